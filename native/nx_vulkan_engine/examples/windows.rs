@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use nx_vulkan_engine::program::attribute::{Axes, Scalar};
 use nx_vulkan_engine::program::function::{Function, ScalarStep, Scalars};
+use nx_vulkan_engine::program::ops::window::{Window, WindowScatter};
 use nx_vulkan_engine::program::{Binary, Conv, Elementwise, Op, Reduction, Windows};
 use nx_vulkan_engine::{Compile, DType, Engine, Error, Tensor, Type, eager};
 
@@ -109,10 +110,10 @@ impl Bench {
         let moved = (shape.iter().product::<u64>() + counts.iter().product::<u64>()) as f64 * 4e-9;
         if scatters {
             let operands = [a, self.filled(&counts)?, self.filled(&[])?];
-            let op = Op::WindowScatter { max: true, windows };
+            let op = Op::from(WindowScatter { max: true, windows });
             return self.report(what, moved, "GB/s", || self.op(&op, &operands, &shape));
         }
-        let op = Op::Window { reduction, windows };
+        let op = Op::from(Window { reduction, windows });
         self.report(what, moved, "GB/s", || self.op(&op, std::slice::from_ref(&a), &counts))
     }
 

@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use common::*;
-use nx_vulkan_engine::program::order::Sort;
+use nx_vulkan_engine::program::ops::order::Sort;
 use nx_vulkan_engine::program::{Binary, Builder, Op, Program};
 use nx_vulkan_engine::{
     Compile, DType, Engine, Error, Executable, HostAccess, Interface, Options, PipelineKey, Result, Tensor, Type, eager,

@@ -2,6 +2,7 @@
 
 use nx_vulkan_engine::program::Op;
 use nx_vulkan_engine::program::attribute::Axes;
+use nx_vulkan_engine::program::ops::index::{Gather, IndexedAdd, IndexedPut};
 use nx_vulkan_engine::{DType, Tensor, Type};
 
 use crate::data::{Kind, Random, integers};
@@ -46,12 +47,12 @@ pub fn indices_of(bench: &Bench) -> Outcome<()> {
         let given = indices(bench, count, targets)?;
         let f32 = |rows: u64| Type::new(DType::F32, &shape(rows));
         let run = |op: &Op, operands: &[Tensor], rows: u64| bench.all(op, operands, &[f32(rows)]);
-        let gather = Op::Gather { axes: first() };
+        let gather = Op::from(Gather { axes: first() });
         let operands = |at: &Tensor| [table_of.clone(), at.clone(), updates.clone()];
         bench.row(table, &format!("gather of {what}"), &given, |at| run(&gather, &operands(at)[..2], count))?;
-        let add = Op::IndexedAdd { axes: first() };
+        let add = Op::from(IndexedAdd { axes: first() });
         bench.row(table, &format!("indexed_add of {what}"), &given, |at| run(&add, &operands(at), targets))?;
-        let put = Op::IndexedPut { axes: first() };
+        let put = Op::from(IndexedPut { axes: first() });
         bench.row(table, &format!("indexed_put of {what}"), &given, |at| run(&put, &operands(at), targets))?;
     }
     Ok(())

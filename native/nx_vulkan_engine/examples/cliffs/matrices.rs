@@ -1,6 +1,7 @@
 //! Factorizations and solvers, by the values of the matrix.
 
 use nx_vulkan_engine::program::op::Op;
+use nx_vulkan_engine::program::ops::matrix::{Eigh, Qr, Svd};
 use nx_vulkan_engine::program::{Linalg, Transform};
 use nx_vulkan_engine::{DType, Tensor, Type};
 
@@ -60,13 +61,13 @@ pub fn matrices(bench: &Bench) -> Outcome<()> {
         let triangular = Linalg::TriangularSolve { lower: true, left_side: true, transform: Transform::None };
         let (one, two, three) = (vec![ty.clone()], vec![ty.clone(); 2], vec![ty.clone(); 3]);
         for (name, op, from, with, outs) in [
-            ("cholesky", Op::Linalg(Linalg::Cholesky), &positive, false, one.clone()),
-            ("lu", Op::Linalg(Linalg::Lu), &given, false, three),
-            ("solve", Op::Linalg(Linalg::Solve), &given, true, vec![ty.clone(), flag]),
-            ("triangular_solve", Op::Linalg(triangular), &positive, true, one),
-            ("qr", Op::Qr { complete: false }, &given, false, two),
-            ("eigh", Op::Eigh, &given, false, vec![values.clone(), ty.clone()]),
-            ("svd", Op::Svd { full: false }, &given, false, vec![ty.clone(), values, ty]),
+            ("cholesky", Op::from(Linalg::Cholesky), &positive, false, one.clone()),
+            ("lu", Op::from(Linalg::Lu), &given, false, three),
+            ("solve", Op::from(Linalg::Solve), &given, true, vec![ty.clone(), flag]),
+            ("triangular_solve", Op::from(triangular), &positive, true, one),
+            ("qr", Op::from(Qr { complete: false }), &given, false, two),
+            ("eigh", Op::from(Eigh), &given, false, vec![values.clone(), ty.clone()]),
+            ("svd", Op::from(Svd { full: false }), &given, false, vec![ty.clone(), values, ty]),
         ] {
             bench.row(table, &format!("{name} of {batches} x {n} x {n}"), from, |a| {
                 let operands = [a.clone(), other.clone()];

@@ -4,7 +4,9 @@ use std::slice::from_ref;
 
 use nx_vulkan_engine::program::attribute::{Axes, Scalar};
 use nx_vulkan_engine::program::fourier::Fourier;
-use nx_vulkan_engine::program::order::{Argsort, Scan, Sort, TopK};
+use nx_vulkan_engine::program::ops::order::{Argsort, Scan, Sort, TopK};
+use nx_vulkan_engine::program::ops::transform::Fft;
+use nx_vulkan_engine::program::ops::window::Window;
 use nx_vulkan_engine::program::window::Windows;
 use nx_vulkan_engine::program::{Binary, Cumulative, Elementwise, Op, Reduction, Unary, ops};
 use nx_vulkan_engine::{DType, Tensor, Type};
@@ -95,7 +97,7 @@ pub fn rows(bench: &Bench) -> Outcome<()> {
     let sum = |axis| Op::from(Scan { scan: Cumulative::Sum, axis, reverse: false });
     let max = |axis| Op::from(Scan { scan: Cumulative::Max, axis, reverse: false });
     let both = [rows, length];
-    let window = Op::Window {
+    let window = Op::from(Window {
         reduction: Reduction::Max,
         windows: Windows {
             sizes: [3, 3].into_iter().collect(),
@@ -103,8 +105,8 @@ pub fn rows(bench: &Bench) -> Outcome<()> {
             strides: [1, 1].into_iter().collect(),
             dilations: [1, 1].into_iter().collect(),
         },
-    };
-    let fft = Op::Fft { kind: Fourier::Rfft, axis: 1, length, eps: Scalar::Float(1e-10) };
+    });
+    let fft = Op::from(Fft { kind: Fourier::Rfft, axis: 1, length, eps: Scalar::Float(1e-10) });
     for (name, op, given, outs) in [
         ("sort of all", Op::from(Sort { axis: 0, descending: false }), &long, vec![f32(&[n])]),
         ("argsort of all", Op::from(Argsort { axis: 0, descending: false }), &long, vec![s32(&[n])]),

@@ -1,7 +1,11 @@
 //! Programs whose kernels are compiled: each way through the engine, at sizes that choose it.
 
 use nx_vulkan_engine::program::attribute::{Axes, Scalar};
-use nx_vulkan_engine::program::order::{Argsort, Scan, Sort};
+use nx_vulkan_engine::program::ops::index::{IndexedAdd, IndexedPut};
+use nx_vulkan_engine::program::ops::matrix::{Eigh, Qr, Svd};
+use nx_vulkan_engine::program::ops::order::{Argsort, Scan, Sort};
+use nx_vulkan_engine::program::ops::transform::Fft;
+use nx_vulkan_engine::program::ops::window::Window;
 use nx_vulkan_engine::program::{
     Binary, Builder, Conv, Cumulative, Elementwise, Fourier, Linalg, Op, Operand, Program, Reduction, Transform, Unary,
     Windows, ops,
@@ -185,8 +189,16 @@ fn structure() -> Vec<Named> {
                 b.transpose(x, &[1, 0]),
                 b.concatenate(&[x, reversed], 1),
                 b.take(x, indices, 0),
-                b.push(Op::IndexedAdd { axes: axes(&[0]) }, &[x, column, updates], &Type::new(dtype, &[1000, 700])),
-                b.push(Op::IndexedPut { axes: axes(&[0]) }, &[x, column, updates], &Type::new(dtype, &[1000, 700])),
+                b.push(
+                    Op::from(IndexedAdd { axes: axes(&[0]) }),
+                    &[x, column, updates],
+                    &Type::new(dtype, &[1000, 700]),
+                ),
+                b.push(
+                    Op::from(IndexedPut { axes: axes(&[0]) }),
+                    &[x, column, updates],
+                    &Type::new(dtype, &[1000, 700]),
+                ),
             ]
         }));
     }
@@ -195,7 +207,7 @@ fn structure() -> Vec<Named> {
         for n in [60u64, 256, 1000, 1 << 13, 1 << 20, 1009] {
             found.push(named(format!("fft {dtype} {n}"), |b| {
                 let x = b.input(complex, &[4, n]);
-                let fft = |kind| Op::Fft { kind, axis: 1, length: n, eps: Scalar::Float(1e-10) };
+                let fft = |kind| Op::from(Fft { kind, axis: 1, length: n, eps: Scalar::Float(1e-10) });
                 [Fourier::Fft, Fourier::Ifft].map(|k| b.push(fft(k), &[x], &Type::new(complex, &[4, n]))).into()
             }));
         }
@@ -216,7 +228,7 @@ fn windows() -> Vec<Named> {
             };
             let out = Type::new(dtype, &[32, 64, 28, 28]);
             [Reduction::Sum, Reduction::Max]
-                .map(|reduction| b.push(Op::Window { reduction, windows: windows.clone() }, &[x], &out))
+                .map(|reduction| b.push(Op::from(Window { reduction, windows: windows.clone() }), &[x], &out))
                 .into()
         }));
         for (channels, kernel, groups) in [(64u64, 3u64, 1u64), (3, 7, 1), (64, 1, 1), (64, 3, 64)] {
@@ -251,24 +263,24 @@ fn linear_algebra() -> Vec<Named> {
             found.push(named(format!("factorizations {dtype} {batch} of {n}"), |b| {
                 let a = b.input(dtype, &[batch, n, n]);
                 let mut outs =
-                    b.push_all(Op::Linalg(Linalg::Lu), &[a], &[square.clone(), square.clone(), square.clone()]);
-                outs.push(b.push(Op::Linalg(Linalg::Cholesky), &[a], &square));
-                outs.push(b.push(Op::Linalg(Linalg::Determinant), &[a], &Type::new(dtype, &[batch])));
+                    b.push_all(Op::from(Linalg::Lu), &[a], &[square.clone(), square.clone(), square.clone()]);
+                outs.push(b.push(Op::from(Linalg::Cholesky), &[a], &square));
+                outs.push(b.push(Op::from(Linalg::Determinant), &[a], &Type::new(dtype, &[batch])));
                 for (lower, left_side) in [(true, true), (false, false)] {
                     let solve = Linalg::TriangularSolve { lower, left_side, transform: Transform::None };
-                    outs.push(b.push(Op::Linalg(solve), &[a, a], &square));
+                    outs.push(b.push(Op::from(solve), &[a, a], &square));
                 }
-                outs.extend(b.push_all(Op::Qr { complete: false }, &[a], &[square.clone(), square.clone()]));
+                outs.extend(b.push_all(Op::from(Qr { complete: false }), &[a], &[square.clone(), square.clone()]));
                 outs
             }));
             found.push(named(format!("eigh {dtype} {batch} of {n}"), |b| {
                 let a = b.input(dtype, &[batch, n, n]);
-                b.push_all(Op::Eigh, &[a], &[values.clone(), square.clone()])
+                b.push_all(Op::from(Eigh), &[a], &[values.clone(), square.clone()])
             }));
             if !dtype.is_complex() {
                 found.push(named(format!("svd {dtype} {batch} of {n}"), |b| {
                     let a = b.input(dtype, &[batch, n, n]);
-                    b.push_all(Op::Svd { full: false }, &[a], &[square.clone(), values.clone(), square.clone()])
+                    b.push_all(Op::from(Svd { full: false }), &[a], &[square.clone(), values.clone(), square.clone()])
                 }));
             }
         }

@@ -11,7 +11,9 @@ use std::time::Instant;
 
 use nx_vulkan_engine::kernels::map::{Form, Operand, Port, Shapes, Spec, map};
 use nx_vulkan_engine::program::attribute::{Axes, Scalar};
-use nx_vulkan_engine::program::order::{Argsort, Scan, Sort, TopK};
+use nx_vulkan_engine::program::ops::index::{IndexedAdd, Take};
+use nx_vulkan_engine::program::ops::matrix::{Eigh, Qr, Svd};
+use nx_vulkan_engine::program::ops::order::{Argsort, Scan, Sort, TopK};
 use nx_vulkan_engine::program::{Binary, Cumulative, Elementwise, Linalg, Op, Reduction, Transform, Unary, ops};
 use nx_vulkan_engine::{Compile, DType, Engine, Error, Interface, PipelineKey, Tensor, Type, eager};
 use nx_vulkan_ir::program::step::{Ref, Step};
@@ -200,7 +202,7 @@ impl Bench {
         let f32 = |shape: &[u64]| Type::new(DType::F32, shape);
         let s32 = |shape: &[u64]| Type::new(DType::S32, shape);
         let sum = |axis| Op::from(Scan { scan: Cumulative::Sum, axis, reverse: false });
-        let add = || Op::IndexedAdd { axes: Axes::from_slice(&[0]) };
+        let add = || Op::from(IndexedAdd { axes: Axes::from_slice(&[0]) });
         for (name, op, operands, outs) in [
             ("sort", Op::from(Sort { axis: 0, descending: false }), vec![a.clone()], vec![f32(&row)]),
             ("argsort", Op::from(Argsort { axis: 0, descending: false }), vec![a.clone()], vec![s32(&row)]),
@@ -214,7 +216,7 @@ impl Bench {
             ("cumulative_sum", sum(0), vec![a.clone()], vec![f32(&row)]),
             ("cumulative_sum_axis_0", sum(0), vec![m.clone()], vec![f32(&matrix)]),
             ("cumulative_sum_axis_1", sum(1), vec![m], vec![f32(&matrix)]),
-            ("take_rows_128", Op::Take { axis: 0 }, vec![table.clone(), picks], vec![f32(&[n / 64, 128])]),
+            ("take_rows_128", Op::from(Take { axis: 0 }), vec![table.clone(), picks], vec![f32(&[n / 64, 128])]),
             ("indexed_add_rows_128", add(), vec![table, vectors, updates], vec![f32(&[n / 128, 128])]),
             ("indexed_add", add(), vec![flat, places, a.clone()], vec![f32(&[n / 16])]),
         ] {
@@ -253,7 +255,7 @@ impl Bench {
             ("triangular_solve", solve, vec![a.clone(), a.clone()], vec![ty.clone()], 1.0),
             ("determinant", Linalg::Determinant, vec![a.clone()], vec![Type::new(dtype, &[batches])], 2.0 / 3.0),
         ] {
-            let op = Op::Linalg(op);
+            let op = Op::from(op);
             let ms = self.time(|| eager::run_all(&self.engine, &op, &operands, &outs, Compile::Allowed).map(|_| ()))?;
             self.report(&format!("{name}_{dtype}_{batches}x{n}"), ms, work * share, "GFLOP/s");
         }
@@ -275,9 +277,9 @@ impl Bench {
         let values = Type::new(dtype, &[batches, n]);
         let work = (batches * n * n * n) as f64 * 1e-9;
         for (name, op, outs, share) in [
-            ("qr", Op::Qr { complete: false }, vec![ty.clone(), ty.clone()], 8.0 / 3.0),
-            ("eigh", Op::Eigh, vec![values.clone(), ty.clone()], 9.0),
-            ("svd", Op::Svd { full: false }, vec![ty.clone(), values.clone(), ty.clone()], 22.0),
+            ("qr", Op::from(Qr { complete: false }), vec![ty.clone(), ty.clone()], 8.0 / 3.0),
+            ("eigh", Op::from(Eigh), vec![values.clone(), ty.clone()], 9.0),
+            ("svd", Op::from(Svd { full: false }), vec![ty.clone(), values.clone(), ty.clone()], 22.0),
         ] {
             let operands = std::slice::from_ref(&a);
             let ms = self.time(|| eager::run_all(&self.engine, &op, operands, &outs, Compile::Allowed).map(|_| ()))?;

@@ -3,6 +3,7 @@
 use nx_vulkan_engine::program::attribute::{Axes, Scalar};
 use nx_vulkan_engine::program::conv::Conv;
 use nx_vulkan_engine::program::fourier::Fourier;
+use nx_vulkan_engine::program::ops::transform::Fft;
 use nx_vulkan_engine::program::{Binary, Op, Unary};
 use nx_vulkan_engine::shape::Dims;
 use nx_vulkan_engine::{Compile, DType, Tensor, Type, eager};
@@ -33,7 +34,7 @@ impl Bench {
     pub fn transforms(&self, small: bool) -> Outcome<()> {
         let side: u64 = if small { 256 } else { 4096 };
         let rows = [self.typed(&Op::AsType, &[self.noise(&[side, side])?], DType::C64, &[side, side])?];
-        let fft = |axis| Op::Fft { kind: Fourier::Fft, axis, length: side, eps: Scalar::Float(0.0) };
+        let fft = |axis| Op::from(Fft { kind: Fourier::Fft, axis, length: side, eps: Scalar::Float(0.0) });
         let c64s = [Type::new(DType::C64, &[side, side])];
         let cells = (side * side) as f64 * 1e-9;
         self.timed("fft_rows_c64", &fft(1), &rows, &c64s, cells, "G/s")?;

@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use nx_vulkan_device::stream::MAX_HELD_NS;
-use nx_vulkan_ir::program::workgroup::{PHASE_WORK, has_one_open_loop, work_repeated};
+use nx_vulkan_ir::program::ops::PHASE_WORK;
+use nx_vulkan_ir::program::workgroup::{has_one_open_loop, work_repeated};
 use nx_vulkan_spirv::workgroup::{Mode, PROGRESS_WORDS, Port, WorkgroupSpec};
 
 use super::device::element;

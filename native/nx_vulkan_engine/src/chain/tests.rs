@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::log_density::{LogDensityChain, Mass, Start};
 use super::transition::Transition;
 use super::{Form, Run, device};
-use crate::program::order::Sort;
+use crate::program::ops::order::Sort;
 use crate::program::{Binary, Builder, Op, Operand, Program, Reduction};
 use crate::{Compile, DType, DeviceKind, Engine, Result, Tensor, Type, View};
 

@@ -1,11 +1,20 @@
 //! Discrete Fourier transforms along one axis.
 
 use super::call::Call;
-use crate::kernels::fft::{Fft, fft};
+use crate::kernels::fft;
 use crate::program::Fourier;
+use crate::program::ops::transform::{Fft, Spectral};
 use crate::{Result, Tensor};
 
-pub fn transform(call: &Call<'_>, kind: Fourier, axis: usize, length: u64, eps: f64) -> Result<Tensor> {
+/// Runs an op.
+pub fn run(call: &Call<'_>, op: &Spectral) -> Result<Tensor> {
+    match op {
+        Spectral::Fft(op) => transform(call, op),
+    }
+}
+
+fn transform(call: &Call<'_>, op: &Fft) -> Result<Tensor> {
+    let Fft { kind, axis, length, eps } = *op;
     let input = call.operand(0)?;
     let (shape, kept) = (&input.view.shape, kind.kept(length));
     let fits = axis < shape.len()
@@ -16,13 +25,13 @@ pub fn transform(call: &Call<'_>, kind: Fourier, axis: usize, length: u64, eps: 
         return Err(call.invalid(format!("{shape:?} to {:?} along axis {axis}, length {length}", call.out.shape)));
     }
     let result = Tensor::uninitialized(call.engine, call.out)?;
-    let what = Fft {
+    let what = fft::Fft {
         inverse: matches!(kind, Fourier::Ifft | Fourier::Irfft),
         mirror: kind == Fourier::Irfft,
         axis,
         length,
-        eps,
+        eps: eps.real(),
     };
-    fft(call.engine, input, &result, &what, call.compile)?;
+    fft::fft(call.engine, input, &result, &what, call.compile)?;
     Ok(result)
 }

@@ -13,7 +13,9 @@ use crate::kernels::Compile;
 use crate::kernels::reach_of;
 use crate::program::attribute::{Axes, Scalar};
 use crate::program::ops::Class;
-use crate::program::order::Order;
+use crate::program::ops::index::{Gather, IndexedAdd, IndexedPut, Indexing, Take, TakeAlongAxis};
+use crate::program::ops::order::Order;
+use crate::program::ops::window::{WindowScatter, Windowed};
 use crate::program::{Binary, Op, Reduction, Unary};
 use crate::shape::{Dims, Type};
 use crate::{DType, Engine, Result, Tensor, View};
@@ -72,16 +74,22 @@ pub fn halves(
     };
     let [out] = outs else { return Ok(None) };
     let result = match (op, operands) {
-        (Op::Take { axis } | Op::TakeAlongAxis { axis }, [a, indices]) if a.view.shape[*axis] > 1 => {
-            let along = matches!(op, Op::TakeAlongAxis { .. });
+        (
+            Op::Indexing(op @ (Indexing::Take(Take { axis }) | Indexing::TakeAlongAxis(TakeAlongAxis { axis }))),
+            [a, indices],
+        ) if a.view.shape[*axis] > 1 => {
+            let along = matches!(op, Indexing::TakeAlongAxis(_));
             let before = if along { 0 } else { *axis };
             cut.source(*axis, indices, None, before, out)?
         }
-        (Op::Gather { axes }, [a, indices]) => {
+        (Op::Indexing(Indexing::Gather(Gather { axes })), [a, indices]) => {
             let Some(k) = furthest(&a.view, axes) else { return Ok(None) };
             cut.source(axes[k], indices, Some(k), 0, out)?
         }
-        (Op::IndexedAdd { axes } | Op::IndexedPut { axes }, [a, indices, updates]) => {
+        (
+            Op::Indexing(Indexing::IndexedAdd(IndexedAdd { axes }) | Indexing::IndexedPut(IndexedPut { axes })),
+            [a, indices, updates],
+        ) => {
             let Some(k) = furthest(&a.view, axes) else { return Ok(None) };
             cut.target((axes[k], k), indices, updates, out)?
         }
@@ -141,18 +149,22 @@ fn axes(op: &Op, operands: &[Tensor], outs: &[Type]) -> SmallVec<[Axis; 6]> {
     let mut found = SmallVec::new();
     let (a, indices) = (shape(0), shape(1));
     match op {
-        Op::Take { axis: taken } => {
+        Op::Indexing(Indexing::Take(Take { axis: taken })) => {
             found.extend((0..*taken).map(|k| axis(k, &[Some(k), None])));
             found.extend((0..indices.len()).map(|k| axis(taken + k, &[None, Some(k)])));
             found.extend((taken + 1..a.len()).map(|k| axis(k + indices.len() - 1, &[Some(k), None])));
         }
-        Op::TakeAlongAxis { axis: taken } => {
+        Op::Indexing(Indexing::TakeAlongAxis(TakeAlongAxis { axis: taken })) => {
             found.extend((0..a.len()).map(|k| axis(k, &[(k != *taken).then_some(k), Some(k)])));
         }
-        Op::Gather { axes } | Op::IndexedAdd { axes } | Op::IndexedPut { axes } => {
+        Op::Indexing(
+            op @ (Indexing::Gather(Gather { axes })
+            | Indexing::IndexedAdd(IndexedAdd { axes })
+            | Indexing::IndexedPut(IndexedPut { axes })),
+        ) => {
             let lead = indices.len().saturating_sub(1);
             let rest = || (0..a.len()).filter(|k| !axes.contains(k)).enumerate();
-            if matches!(op, Op::Gather { .. }) {
+            if matches!(op, Indexing::Gather(_)) {
                 found.extend((0..lead).map(|k| axis(k, &[None, Some(k)])));
                 found.extend(rest().map(|(place, k)| axis(lead + place, &[Some(k), None])));
             } else if shape(2).len() == lead + rest().count() {
@@ -172,14 +184,14 @@ fn axes(op: &Op, operands: &[Tensor], outs: &[Type]) -> SmallVec<[Axis; 6]> {
             found
                 .extend(right.iter().enumerate().map(|(k, &of_b)| axis(batches + left.len() + k, &[None, Some(of_b)])));
         }
-        Op::Linalg(_) | Op::Qr { .. } | Op::Eigh | Op::Svd { .. } if a.len() > 2 => {
+        Op::Matrix(_) if a.len() > 2 => {
             let shares = |shape: &[u64]| shape.first() == a.first();
             if operands.iter().all(|operand| shares(&operand.view.shape)) && outs.iter().all(|out| shares(&out.shape)) {
                 found.push(Axis { of_result: 0, of_operands: SmallVec::from_elem(Some(0), operands.len()) });
             }
         }
         Op::Order(Order::TopK(_)) if a.len() > 1 => found.push(axis(0, &[Some(0)])),
-        Op::WindowScatter { windows, .. } => {
+        Op::Windowed(Windowed::WindowScatter(WindowScatter { windows, .. })) => {
             let is_whole = |&k: &usize| {
                 windows.sizes[k] == 1 && windows.strides[k] == 1 && windows.padding[k] == (0, 0) && a[k] == indices[k]
             };

@@ -4,10 +4,12 @@ use nx_vulkan_spirv::access::Element;
 use smallvec::SmallVec;
 
 use super::call::Call;
+use super::indexed::indexed;
 use super::{copies, movement};
 use crate::kernels::index::{GatherSpec, TakeSpec, extra};
 use crate::kernels::{Arguments, Place, launch};
 use crate::program::attribute::Axes;
+use crate::program::ops::index::Indexing;
 use crate::shape::{Dims, Space, Strides, elements};
 use crate::{Result, Tensor, View};
 
@@ -57,7 +59,18 @@ pub(super) fn rows(call: &Call<'_>, indices: &Tensor, components: usize) -> Resu
     Ok((count, view))
 }
 
-pub fn gather(call: &Call<'_>, axes: &Axes) -> Result<Tensor> {
+/// Runs an op.
+pub fn run(call: &Call<'_>, op: &Indexing) -> Result<Tensor> {
+    match op {
+        Indexing::Gather(op) => gather(call, &op.axes),
+        Indexing::Take(op) => take(call, op.axis, false),
+        Indexing::TakeAlongAxis(op) => take(call, op.axis, true),
+        Indexing::IndexedAdd(op) => indexed(call, &op.axes, true),
+        Indexing::IndexedPut(op) => indexed(call, &op.axes, false),
+    }
+}
+
+fn gather(call: &Call<'_>, axes: &Axes) -> Result<Tensor> {
     let a = &movement::ascending(call, call.operand(0)?)?;
     let parts = split(call, &a.view, axes)?;
     let (count, indices) = rows(call, call.operand(1)?, axes.len())?;

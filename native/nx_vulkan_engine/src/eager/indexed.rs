@@ -303,6 +303,7 @@ mod tests {
     use super::*;
     use crate::eager::Compile;
     use crate::program::Op;
+    use crate::program::ops::index::{IndexedAdd, IndexedPut};
     use crate::reference::Array;
     use crate::{Engine, Type};
 
@@ -333,7 +334,7 @@ mod tests {
                 let out = Type::new(dtype, &[rows, inner]);
                 for add in [false, true] {
                     let axes = Axes::from_slice(&[0]);
-                    let op = if add { Op::IndexedAdd { axes } } else { Op::IndexedPut { axes } };
+                    let op = if add { Op::from(IndexedAdd { axes }) } else { Op::from(IndexedPut { axes }) };
                     let axes = Axes::from_slice(&[0]);
                     let compile = Compile::Allowed;
                     let call = Call { engine: &engine, op: &op, operands: &operands, out: &out, compile };

@@ -75,21 +75,26 @@ pub fn run_all(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], outs: &[Type]
     if let [out] = outs {
         return Ok(smallvec![run(engine, op, operands, out, compile)?]);
     }
-    let bad = |reason: String| Error::InvalidProgram { op: op.name().to_string(), reason };
-    let out = outs.first().ok_or_else(|| bad("has results".to_string()))?;
+    let missing = || Error::InvalidProgram { op: op.name().to_string(), reason: "has results".to_string() };
+    let out = outs.first().ok_or_else(missing)?;
     check(op, operands, outs)?;
+    structured(&Call { engine, op, operands, out, compile }, outs)
+}
+
+/// Runs an op that is not elementwise, of operands and results that its rules accept.
+fn structured(call: &Call<'_>, outs: &[Type]) -> Result<Results> {
+    let Call { engine, op, operands, compile, .. } = *call;
     refuse_long(engine, op, operands, compile)?;
     if let Some(results) = halves::halves(engine, op, operands, outs, compile)? {
         return Ok(results);
     }
-    let call = Call { engine, op, operands, out, compile };
-    let results = match (op, outs) {
-        (Op::Qr { complete }, _) => qr::qr(&call, *complete, outs),
-        (Op::Eigh, _) => eigh::eigh(&call, outs),
-        (Op::Svd { full }, _) => svd::svd(&call, *full, outs),
-        (Op::Linalg(op), _) => linalg::run_all(&call, *op, outs),
-        (Op::Order(op), _) => order::run(&call, op, outs),
-        _ => Err(bad(format!("has one result, got {}", outs.len()))),
+    let results = match op {
+        Op::Order(op) => order::run(call, op, outs),
+        Op::Indexing(op) => Ok(smallvec![index::run(call, op)?]),
+        Op::Windowed(op) => Ok(smallvec![window::run(call, op)?]),
+        Op::Spectral(op) => Ok(smallvec![fft::run(call, op)?]),
+        Op::Matrix(op) => linalg::run(call, op, outs),
+        _ => Ok(smallvec![single(call)?]),
     };
     match results {
         Err(error) if matches!(error, Error::TooLarge { .. }) => {
@@ -138,12 +143,12 @@ pub fn run(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], out: &Type, compi
         }
         return call.elementwise(elementwise);
     }
-    refuse_long(engine, op, operands, compile)?;
-    if let Some(result) =
-        halves::halves(engine, op, operands, std::slice::from_ref(out), compile)?.and_then(|mut all| all.pop())
-    {
-        return Ok(result);
-    }
+    call.one(structured(&call, std::slice::from_ref(out))?)
+}
+
+/// Runs an op of one result that is a variant of `Op` itself.
+fn single(call: &Call<'_>) -> Result<Tensor> {
+    let Call { engine, op, operands, out, .. } = *call;
     match op {
         Op::Unary(_) | Op::Binary(_) | Op::Select | Op::Clip | Op::AsType => {
             Err(call.invalid("not elementwise".into()))
@@ -159,34 +164,22 @@ pub fn run(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], out: &Type, compi
             let types = operands.iter().map(|t| t.view.ty()).collect::<SmallVec<[Type; 2]>>();
             let [a, b] = &types[..] else { return Err(call.invalid("needs two operands".into())) };
             let steps = passes::steps_of_all_close([a, b], *equal_nan, [*rtol, *atol])?;
-            call.one(fused::fused(&call, &steps)?)
+            call.one(fused::fused(call, &steps)?)
         }
-        Op::Window { reduction, windows } => window::reduce_windows(&call, *reduction, windows),
-        Op::Order(op) => call.one(order::run(&call, op, std::slice::from_ref(out))?),
         Op::Dot { contract_a, batch_a, contract_b, batch_b } => {
-            dot::dot(&call, [contract_a, contract_b], [batch_a, batch_b], [None, None], None)
+            dot::dot(call, [contract_a, contract_b], [batch_a, batch_b], [None, None], None)
         }
-        Op::Fold { axes, function } => fold::fold(&call, axes, function),
-        Op::WindowFold { windows, function } => fold::fold_windows(&call, windows, function),
-        Op::WindowScatter { max, windows } => window::scatter(&call, *max, windows),
-        Op::Conv(op) => conv::conv(&call, op, [None, None], None),
-        Op::Take { axis } => index::take(&call, *axis, false),
-        Op::TakeAlongAxis { axis } => index::take(&call, *axis, true),
-        Op::Fft { kind, axis, length, eps } => fft::transform(&call, *kind, *axis, *length, eps.real()),
-        Op::Gather { axes } => index::gather(&call, axes),
-        Op::Qr { .. } | Op::Eigh | Op::Svd { .. } => Err(call.invalid("has several results".into())),
-        Op::While(_) | Op::Cond(_) | Op::Workgroup(_) | Op::Fused(_) => {
-            Err(call.invalid("gives a list of results".into()))
-        }
-        Op::IndexedAdd { axes } => indexed::indexed(&call, axes, true),
-        Op::IndexedPut { axes } => indexed::indexed(&call, axes, false),
-        Op::Linalg(of) => match linalg::run(&call, *of) {
-            Err(error) if matches!(error, Error::TooLarge { .. }) => {
-                let halves = halves::of_batches(engine, op, operands, std::slice::from_ref(out), compile)?;
-                halves.and_then(|mut all| all.pop()).ok_or(error)
-            }
-            result => result,
-        },
+        Op::Fold { axes, function } => fold::fold(call, axes, function),
+        Op::Conv(op) => conv::conv(call, op, [None, None], None),
+        Op::While(_)
+        | Op::Cond(_)
+        | Op::Workgroup(_)
+        | Op::Fused(_)
+        | Op::Order(_)
+        | Op::Indexing(_)
+        | Op::Windowed(_)
+        | Op::Spectral(_)
+        | Op::Matrix(_) => Err(call.invalid("gives a list of results".into())),
         Op::Broadcast { .. }
         | Op::Transpose { .. }
         | Op::Reverse { .. }
@@ -194,6 +187,6 @@ pub fn run(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], out: &Type, compi
         | Op::PutSlice { .. }
         | Op::Pad { .. }
         | Op::Concatenate { .. }
-        | Op::Stack { .. } => movement::moved(&call),
+        | Op::Stack { .. } => movement::moved(call),
     }
 }

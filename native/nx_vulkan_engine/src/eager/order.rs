@@ -13,7 +13,7 @@ use crate::kernels::map::{Operand, Shapes, map};
 use crate::kernels::sort::{SortKey, keeps_fewer};
 use crate::kernels::{scan, sort};
 use crate::program::attribute::Axes;
-use crate::program::order::{Argsort, Order, Scan, Sort, TopK};
+use crate::program::ops::order::{self, Order};
 use crate::program::{Binary, Cumulative, Elementwise};
 use crate::{DType, Result, Tensor, Type, View};
 
@@ -85,7 +85,7 @@ impl Rows {
     }
 }
 
-fn scan(call: &Call<'_>, op: &Scan) -> Result<Tensor> {
+fn scan(call: &Call<'_>, op: &order::Scan) -> Result<Tensor> {
     let rows = Rows::of(call, op.axis)?;
     let view = View::contiguous(call.out.dtype, &rows.tensor.view.shape);
     if rows.tensor.view.dtype != call.out.dtype {
@@ -148,7 +148,7 @@ fn scan_in_parts(call: &Call<'_>, scan: Cumulative, what: &scan::Scan<'_>, row: 
     Ok(())
 }
 
-fn sort(call: &Call<'_>, op: &Sort) -> Result<Tensor> {
+fn sort(call: &Call<'_>, op: &order::Sort) -> Result<Tensor> {
     let rows = Rows::of(call, op.axis)?;
     let key = rows.key(call, op.descending)?;
     let out = Tensor::uninitialized(call.engine, &rows.tensor.view.ty())?;
@@ -156,7 +156,7 @@ fn sort(call: &Call<'_>, op: &Sort) -> Result<Tensor> {
     call.result(rows.result(out)?)
 }
 
-fn argsort(call: &Call<'_>, op: &Argsort) -> Result<Tensor> {
+fn argsort(call: &Call<'_>, op: &order::Argsort) -> Result<Tensor> {
     let rows = Rows::of(call, op.axis)?;
     let key = rows.key(call, op.descending)?;
     let places = Tensor::uninitialized(call.engine, &Type::new(DType::U32, &rows.tensor.view.shape))?;
@@ -165,7 +165,7 @@ fn argsort(call: &Call<'_>, op: &Argsort) -> Result<Tensor> {
 }
 
 /// Elements and places of the `k` first along the last axis.
-fn top_k(call: &Call<'_>, op: &TopK, outs: &[Type]) -> Result<Results> {
+fn top_k(call: &Call<'_>, op: &order::TopK, outs: &[Type]) -> Result<Results> {
     let (Some(axis), [_, places_type]) = (call.operand(0)?.view.shape.len().checked_sub(1), outs) else {
         return Err(call.invalid("needs an axis, has two results".to_string()));
     };

@@ -1,15 +1,25 @@
 //! Ops over sliding windows: the windows are an overlapping view of the padded operand.
 
 use super::call::Call;
-use super::{constant, movement};
+use super::{constant, fold, movement};
 use crate::kernels::reduce::{Reduce, Target, reduce};
 use crate::kernels::window_scatter::{WindowScatter, window_scatter};
 use crate::program::attribute::{Axes, Scalar};
+use crate::program::ops::window::Windowed;
 use crate::program::{Reduction, Windows};
 use crate::shape::Dims;
 use crate::{Result, Tensor, Type};
 
-pub fn reduce_windows(call: &Call<'_>, reduction: Reduction, windows: &Windows) -> Result<Tensor> {
+/// Runs an op.
+pub fn run(call: &Call<'_>, op: &Windowed) -> Result<Tensor> {
+    match op {
+        Windowed::Window(op) => reduce_windows(call, op.reduction, &op.windows),
+        Windowed::WindowFold(op) => fold::fold_windows(call, &op.windows, &op.function),
+        Windowed::WindowScatter(op) => scatter(call, op.max, &op.windows),
+    }
+}
+
+fn reduce_windows(call: &Call<'_>, reduction: Reduction, windows: &Windows) -> Result<Tensor> {
     let a = call.operand(0)?;
     let neutral = match reduction {
         Reduction::Product => Scalar::Int(1),
@@ -31,7 +41,7 @@ pub fn reduce_windows(call: &Call<'_>, reduction: Reduction, windows: &Windows) 
 
 /// Adds each window's source to its extreme element. Each element sums up what its windows give, so that nothing is
 /// written twice.
-pub fn scatter(call: &Call<'_>, max: bool, windows: &Windows) -> Result<Tensor> {
+fn scatter(call: &Call<'_>, max: bool, windows: &Windows) -> Result<Tensor> {
     let (a, source, initial) = (call.operand(0)?, call.operand(1)?, call.operand(2)?);
     if windows.dilations.iter().any(|&step| step != 1) || initial.view.elements() != 1 || a.view.shape != call.out.shape
     {

@@ -29,7 +29,7 @@ fn factors(n: u64) -> Program {
     let b = Builder::new();
     let (_, x, a) = (b.input(DType::U32, &[]), b.input(DType::F32, &[n, n]), b.input(DType::F32, &[n, n]));
     let sum = b.add(a, b.multiply(x, 1e-3));
-    let factor = b.push(Op::Linalg(Linalg::Cholesky), &[sum], &b.ty(sum));
+    let factor = b.push(Op::from(Linalg::Cholesky), &[sum], &b.ty(sum));
     b.finish(&[factor]).unwrap()
 }
 

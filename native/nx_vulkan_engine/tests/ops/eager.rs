@@ -4,6 +4,7 @@ use std::slice::from_ref;
 use std::sync::{Arc, OnceLock};
 
 use nx_vulkan_engine::program::attribute::{Axes, Scalar};
+use nx_vulkan_engine::program::ops::index::{Gather, IndexedAdd, IndexedPut};
 use nx_vulkan_engine::program::{Binary, Op, Reduction, Unary};
 use nx_vulkan_engine::{Compile, DType, Engine, Tensor, Type, eager};
 
@@ -229,17 +230,18 @@ fn moving_elements() {
         &[2, 2],
     );
     assert_eq!(to_f32s(&part), [1., 2., 4., 5.]);
-    let gathered = run(Op::Gather { axes: axes(&[0]) }, &[a.clone(), s32s(&[3, 1], &[1, 0, 5])], DType::F32, &[3, 3]);
+    let gathered =
+        run(Op::from(Gather { axes: axes(&[0]) }), &[a.clone(), s32s(&[3, 1], &[1, 0, 5])], DType::F32, &[3, 3]);
     assert_eq!(to_f32s(&gathered), [3., 4., 5., 0., 1., 2., 3., 4., 5.]);
     let added = run(
-        Op::IndexedAdd { axes: axes(&[0, 1]) },
+        Op::from(IndexedAdd { axes: axes(&[0, 1]) }),
         &[a.clone(), s32s(&[3, 2], &[0, 0, 1, 2, 0, 0]), f32s(&[3], &[10., 20., 30.])],
         DType::F32,
         &[2, 3],
     );
     assert_eq!(to_f32s(&added), [40., 1., 2., 3., 4., 25.]);
     let put = run(
-        Op::IndexedPut { axes: axes(&[1]) },
+        Op::from(IndexedPut { axes: axes(&[1]) }),
         &[a, s32s(&[3, 1], &[0, 2, 0]), f32s(&[3, 2], &[1., 2., 3., 4., 5., 6.])],
         DType::F32,
         &[2, 3],
@@ -317,7 +319,7 @@ fn reversed_operands_of_every_kernel() {
     let expected: Vec<f32> = (0..m * k).map(|i| at(i % m, k - 1 - i / m)).collect();
     assert_eq!(to_f32s(&flat), expected);
     let gathered =
-        run(Op::Gather { axes: axes(&[0]) }, &[flip(&[0, 1]), s32s(&[1, 1], &[3])], DType::F32, &[1, k as u64]);
+        run(Op::from(Gather { axes: axes(&[0]) }), &[flip(&[0, 1]), s32s(&[1, 1], &[3])], DType::F32, &[1, k as u64]);
     assert_eq!(to_f32s(&gathered), (0..k).map(|c| at(m - 4, k - 1 - c)).collect::<Vec<_>>());
     let dot = Op::Dot { contract_a: axes(&[1]), batch_a: axes(&[]), contract_b: axes(&[1]), batch_b: axes(&[]) };
     let product = run(dot, &[flip(&[1]), a.clone()], DType::F32, &[m as u64, m as u64]);

@@ -7,7 +7,10 @@ use std::sync::Arc;
 
 use nx_vulkan_engine::kernels::Reach;
 use nx_vulkan_engine::program::attribute::Scalar;
-use nx_vulkan_engine::program::order::{Argsort, Scan, Sort};
+use nx_vulkan_engine::program::ops::index::{Gather, IndexedAdd, IndexedPut, Take, TakeAlongAxis};
+use nx_vulkan_engine::program::ops::order::{Argsort, Scan, Sort};
+use nx_vulkan_engine::program::ops::transform::Fft;
+use nx_vulkan_engine::program::ops::window::{Window, WindowScatter};
 use nx_vulkan_engine::program::{Builder, Cumulative, Fourier, Linalg, Op, Operand, Reduction, Windows};
 use nx_vulkan_engine::{Compile, DType, Engine, Executable, Options, Tensor, Type, View, eager};
 use smallvec::smallvec;
@@ -89,9 +92,9 @@ impl On {
         let vectors = self.seen(&places, &[k, 1]);
         let out = Type::new(dtype, &[k]);
         for (op, indices) in [
-            (Op::Take { axis: 0 }, &places),
-            (Op::TakeAlongAxis { axis: 0 }, &places),
-            (Op::Gather { axes: smallvec![0] }, &vectors),
+            (Op::from(Take { axis: 0 }), &places),
+            (Op::from(TakeAlongAxis { axis: 0 }), &places),
+            (Op::from(Gather { axes: smallvec![0] }), &vectors),
         ] {
             let taken = self.op(&op, &[&x, indices], &out);
             let right = self.count(&[&taken, &places], |b, t| b.equal(t[0], of_index(b, t[1], dtype)));
@@ -100,13 +103,17 @@ impl On {
         for k in [7, k] {
             let places = self.indices(&[k, 1], |i| vec![if i + 1 == k { n - 1 } else { i * (n / k) }]);
             let updates = self.made(&[], |b, _| b.broadcast(b.number(dtype, 252.0), &[k]));
-            let put =
-                self.op(&Op::IndexedPut { axes: smallvec![0] }, &[&x, &places, &updates], &Type::new(dtype, &[n]));
+            let put = self.op(
+                &Op::from(IndexedPut { axes: smallvec![0] }),
+                &[&x, &places, &updates],
+                &Type::new(dtype, &[n]),
+            );
             let changed = self.count(&[&put], |b, t| b.equal(t[0], 252.0));
             let same = self.count(&[&put, &x], |b, t| b.equal(t[0], t[1]));
             assert_eq!((changed, same), (k, n - k), "indexed_put of {dtype}[{n}]");
             let ones = self.made(&[], |b, _| b.broadcast(b.number(dtype, 1.0), &[k]));
-            let added = self.op(&Op::IndexedAdd { axes: smallvec![0] }, &[&x, &places, &ones], &Type::new(dtype, &[n]));
+            let added =
+                self.op(&Op::from(IndexedAdd { axes: smallvec![0] }), &[&x, &places, &ones], &Type::new(dtype, &[n]));
             let changed = self.count(&[&added, &x], |b, t| b.equal(b.subtract(t[0], t[1]), 1.0));
             let same = self.count(&[&added, &x], |b, t| b.equal(t[0], t[1]));
             assert_eq!((changed, same), (k, n - k), "indexed_add of {dtype}[{n}]");
@@ -117,14 +124,14 @@ impl On {
         let k = 33;
         let row = |i: u64| if i + 1 == k { rows - 1 } else { i * (rows / k) };
         let places = self.indices(&[k], |i| vec![row(i)]);
-        let taken = self.op(&Op::Take { axis: 0 }, &[&y, &places], &Type::new(dtype, &[k, columns]));
+        let taken = self.op(&Op::from(Take { axis: 0 }), &[&y, &places], &Type::new(dtype, &[k, columns]));
         let right = self.count(&[&taken, &places], |b, t| {
             let index = b.add(b.multiply(b.reshape(t[1], &[k, 1]), 8.0), b.iota(DType::S64, &[k, columns], Some(1)));
             b.equal(t[0], of_index(b, index, dtype))
         });
         assert_eq!(right, k * columns, "take of rows of {dtype}[{n}]");
         let vectors = self.indices(&[k, 2], |i| vec![i % 8, row(i)]);
-        let taken = self.op(&Op::Gather { axes: smallvec![1, 0] }, &[&y, &vectors], &Type::new(dtype, &[k]));
+        let taken = self.op(&Op::from(Gather { axes: smallvec![1, 0] }), &[&y, &vectors], &Type::new(dtype, &[k]));
         let right = self.count(&[&taken, &vectors], |b, t| {
             let part = |k2: u64| b.reshape(b.slice(t[1], &[0, k2], &[k, 1]), &[k]);
             b.equal(t[0], of_index(b, b.add(b.multiply(part(1), 8.0), part(0)), dtype))
@@ -145,7 +152,7 @@ impl On {
             assert_eq!(ordered, n - 1, "sort of {ty}");
             let places = Type::new(DType::S32, &[n]);
             let places = self.op(&Op::from(Argsort { axis: 0, descending: false }), &[&x], &places);
-            let taken = self.op(&Op::Take { axis: 0 }, &[&x, &places], &ty);
+            let taken = self.op(&Op::from(Take { axis: 0 }), &[&x, &places], &ty);
             assert_eq!(self.count(&[&taken, &sorted], |b, t| b.equal(t[0], t[1])), n, "argsort of {ty}");
         }
         for reverse in [false, true] {
@@ -223,7 +230,7 @@ impl On {
         }
         let windows =
             Windows { sizes: smallvec![3], padding: smallvec![(0, 0)], strides: smallvec![1], dilations: smallvec![1] };
-        let op = Op::Window { reduction: Reduction::Max, windows };
+        let op = Op::from(Window { reduction: Reduction::Max, windows });
         let most = self.op(&op, &[&x], &Type::new(dtype, &[n - 2]));
         let right = self.count(&[&most, &x], |b, t| {
             let [one, two, three] = [0, 1, 2].map(|start| b.slice(t[1], &[start], &[n - 2]));
@@ -244,7 +251,7 @@ impl On {
             dilations: smallvec![1, 1],
         };
         let initial = self.scalar(DType::S32, 1);
-        let op = Op::WindowScatter { max: true, windows };
+        let op = Op::from(WindowScatter { max: true, windows });
         let got = self.op(&op, &[&x, &source, &initial], &Type::new(DType::S32, &[4, columns]));
         let right = self.count(&[&got, &x], |b, t| b.equal(t[0], b.add(b.multiply(b.remainder(t[1], 2.0), 5.0), 1.0)));
         assert_eq!(right, 4 * columns, "window_scatter_max of {n}");
@@ -285,10 +292,10 @@ impl On {
             let diagonal = b.multiply(b.eye(DType::F32, &[batches, 4, 4]), 4.0);
             b.add(diagonal, b.multiply(b.iota(DType::F32, &[batches, 4, 4], Some(1)), 0.0))
         });
-        let op = Op::Linalg(Linalg::Determinant);
+        let op = Op::from(Linalg::Determinant);
         let determinants = self.op(&op, &[&batch], &Type::new(DType::F32, &[batches]));
         assert_eq!(self.count(&[&determinants], |b, t| b.equal(t[0], 256.0)), batches, "determinants of {n}");
-        let factors = self.op(&Op::Linalg(Linalg::Cholesky), &[&batch], &Type::new(DType::F32, &[batches, 4, 4]));
+        let factors = self.op(&Op::from(Linalg::Cholesky), &[&batch], &Type::new(DType::F32, &[batches, 4, 4]));
         let right = self.count(&[&factors], |b, t| b.equal(t[0], b.multiply(b.eye(DType::F32, &[batches, 4, 4]), 2.0)));
         assert_eq!(right, 16 * batches, "cholesky of {n}");
     }
@@ -301,7 +308,7 @@ impl On {
         });
         let ty = Type::new(DType::C64, &[length]);
         let transform =
-            |x: &Tensor, kind| self.op(&Op::Fft { kind, axis: 0, length, eps: Scalar::Float(0.0) }, &[x], &ty);
+            |x: &Tensor, kind| self.op(&Op::from(Fft { kind, axis: 0, length, eps: Scalar::Float(0.0) }), &[x], &ty);
         let back = transform(&transform(&x, Fourier::Fft), Fourier::Ifft);
         let near = self.count(&[&back, &x], |b, t| b.less(b.abs(b.subtract(t[0], t[1])), 0.05));
         assert_eq!(near, length, "fft of {n}");

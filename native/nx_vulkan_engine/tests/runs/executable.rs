@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use nx_vulkan_engine::eager::run_program;
 use nx_vulkan_engine::program::attribute::{Axes, Scalar};
-use nx_vulkan_engine::program::order::Scan;
+use nx_vulkan_engine::program::ops::matrix::{Eigh, Svd};
+use nx_vulkan_engine::program::ops::order::Scan;
 use nx_vulkan_engine::program::passes::{Saving, Target, optimize};
 use nx_vulkan_engine::program::{
     Binary, Branches, Builder, Conv, Cumulative, Instruction, Loop, Op, Operand, Program, Reduction,
@@ -155,7 +156,7 @@ fn the_peak_is_what_runs_take() {
     let svd = said_and_taken(n, |b, x| {
         let matrix = Type::new(DType::F32, &[n / 256, 16, 16]);
         let outs = [matrix.clone(), Type::new(DType::F32, &[n / 256, 16]), matrix.clone()];
-        let found = b.push_all(Op::Svd { full: true }, &[b.reshape(x, &matrix.shape)], &outs);
+        let found = b.push_all(Op::from(Svd { full: true }), &[b.reshape(x, &matrix.shape)], &outs);
         vec![b.add(found[0], found[2])]
     });
     // Vectors that the host decides about one after the other: all lie around one wait only.
@@ -321,7 +322,7 @@ fn ops_that_read_values_run_between_batches() {
     let matrix = Type::new(DType::F32, &[2, 2]);
     let program = builder(std::slice::from_ref(&matrix));
     let double = program.binary(Binary::Add, Operand::Input(0), Operand::Input(0));
-    let made = program.push_all(Op::Eigh, &[double], &[vector(2), matrix.clone()]);
+    let made = program.push_all(Op::from(Eigh), &[double], &[vector(2), matrix.clone()]);
     let values_out = program.binary(Binary::Add, made[0], made[0]);
     let executable = Executable::compile(&engine, program.finish(&[values_out]).unwrap()).unwrap();
     let a = Tensor::from_nx_bytes(&engine, &matrix, bytemuck::cast_slice(&[2.0f32, 1.0, 1.0, 2.0])).unwrap();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nx_vulkan_engine::profile::ProfileRow;
-use nx_vulkan_engine::program::order::Sort;
+use nx_vulkan_engine::program::ops::order::Sort;
 use nx_vulkan_engine::program::{Builder, Op, Unary};
 use nx_vulkan_engine::{Compile, DType, Engine, Executable, Limits, Options, Profile, Profiling, Tensor, eager};
 

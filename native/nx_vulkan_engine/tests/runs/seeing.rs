@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::process::Command;
 
 use nx_vulkan_engine::executable::{Described, Launched};
-use nx_vulkan_engine::program::order::Sort;
+use nx_vulkan_engine::program::ops::order::Sort;
 use nx_vulkan_engine::program::{Builder, Op, Program, Reduction};
 use nx_vulkan_engine::{Compile, DType, Engine, Error, Executable, Options, Tensor, Type};
 

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use nx_vulkan_engine::program::file::Recording;
+use nx_vulkan_engine::program::ops::index::Gather;
 use nx_vulkan_engine::program::{Builder, Op, Program};
 use nx_vulkan_engine::shape::MAX_ELEMENTS;
 use nx_vulkan_engine::{Compile, DType, Engine, Error, Executable, Tensor, Type, View, eager};
@@ -106,7 +107,7 @@ fn index_vectors_of_no_components_are_errors() {
     let engine = common::engine();
     let a = Tensor::from_slice(&engine, &[3], &[1f32, 2.0, 3.0]).unwrap();
     let indices = Tensor::from_slice::<i32>(&engine, &[2, 0], &[]).unwrap();
-    let gather = Op::Gather { axes: smallvec![] };
+    let gather = Op::from(Gather { axes: smallvec![] });
     let out = Type::new(DType::F32, &[2, 3]);
     let operands = [a, indices];
     assert!(matches!(

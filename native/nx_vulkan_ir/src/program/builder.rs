@@ -1,5 +1,6 @@
 //! Programs put together op by op, with the types and shapes that Nx gives results.
 
+use crate::program::ops::index::Take;
 use std::cell::RefCell;
 
 use smallvec::SmallVec;
@@ -415,7 +416,7 @@ impl Builder {
         let (ty, places) = (self.ty(a), self.ty(indices));
         let (before, after) = (ty.shape.iter().take(axis), ty.shape.iter().skip(axis + 1));
         let shape = before.chain(&places.shape).chain(after).copied().collect();
-        self.push(Op::Take { axis }, &[a, indices], &Type { dtype: ty.dtype, shape })
+        self.push(Op::from(Take { axis }), &[a, indices], &Type { dtype: ty.dtype, shape })
     }
 
     /// Runs `body` on a state while `condition` gives a scalar other than 0; answers the last state. Both get the state

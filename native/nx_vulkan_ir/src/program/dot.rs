@@ -214,7 +214,7 @@ mod tests {
         let flag = b.greater(b.at(b.reshape(scaled, &[6]), 0), 0.0);
         let last = b.cond(flag, &[scaled], |b, v| vec![b.exp(v[0])], |_, v| vec![v[0]]);
         let lu = b.push_all(
-            Op::Linalg(Linalg::Lu),
+            Op::from(Linalg::Lu),
             &[b.dot(x, last[0])],
             &[Type::new(DType::F32, &[2, 2]), Type::new(DType::F32, &[2, 2]), Type::new(DType::F32, &[2, 2])],
         );

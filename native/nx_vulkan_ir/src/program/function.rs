@@ -6,7 +6,7 @@ use super::attribute::Scalar;
 use super::ops::{Binary, Elementwise, accepts};
 use super::wire::{Attr, Attrs, number};
 use crate::value::Value;
-use crate::{DType, Error, Result};
+use crate::{DType, Error, Result, Type};
 
 /// Steps that a function may have: what one kernel can reasonably hold.
 pub const MAX_STEPS: usize = 4096;
@@ -48,6 +48,16 @@ impl Function {
         let half = Scalars::Constant(0.5f32.to_bits().into());
         let steps = vec![step(half, &[]), step(binary(Binary::Multiply), &[3, 2]), step(binary(Binary::Add), &[1, 4])];
         Function { steps, result: 5 }
+    }
+
+    /// Checks that it takes an element, the accumulator and scalars, as ops have them that fold their first operand.
+    pub(super) fn folds(&self, operands: &[&Type], out: &Type) -> std::result::Result<(), String> {
+        if operands[1..].iter().any(|t| t.elements() != 1) {
+            return Err("needs an operand, and scalars".to_string());
+        }
+        let captured = operands[2..].iter().map(|t| t.dtype);
+        let inputs: Vec<DType> = [operands[0].dtype, out.dtype].into_iter().chain(captured).collect();
+        self.check(&inputs, out.dtype)
     }
 
     /// Checks that values exist before they are used, that every step takes its arguments, and that the result is an

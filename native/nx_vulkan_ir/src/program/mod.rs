@@ -45,7 +45,7 @@ pub use fourier::Fourier;
 pub use function::Function;
 pub use linalg::{Linalg, Transform};
 pub use op::Op;
-pub use ops::{Binary, Elementwise, Unary, order};
+pub use ops::{Binary, Elementwise, Unary};
 use smallvec::SmallVec;
 pub use window::Windows;
 

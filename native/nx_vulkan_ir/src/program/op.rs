@@ -6,12 +6,14 @@ use super::Program;
 use super::attribute::{Axes, Reduction, Scalar};
 use super::control::{Branches, Loop};
 use super::conv::Conv;
-use super::fourier::Fourier;
 use super::function::Function;
-use super::linalg::Linalg;
+use super::ops::index::Indexing;
+use super::ops::matrix::Matrix;
 use super::ops::order::Order;
-use super::ops::{Binary, Elementwise, Unary};
-use super::window::Windows;
+use super::ops::transform::Spectral;
+use super::ops::window::Windowed;
+use super::ops::{Binary, Elementwise, Member, Unary};
+use crate::Type;
 
 /// An op with its attributes. Operands are listed beside each variant.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -62,41 +64,22 @@ pub enum Op {
     Reduce { reduction: Reduction, axes: Axes, tie_high: bool },
     /// a, b, which broadcast; whether no element is farther than `atol + rtol |b|` from that of b
     AllClose { equal_nan: bool, rtol: Scalar, atol: Scalar },
-    /// a; sum, product, max or min of each window
-    Window { reduction: Reduction, windows: Windows },
-    /// The operands are listed there
+    /// Sorts and scans, beside each of which its operands are listed, as in the families that follow
     Order(Order),
+    /// What indices read or write
+    Indexing(Indexing),
+    /// Windows of elements
+    Windowed(Windowed),
+    /// Fourier transforms
+    Spectral(Spectral),
+    /// Factorizations and solvers
+    Matrix(Matrix),
     /// a, b
     Dot { contract_a: Axes, batch_a: Axes, contract_b: Axes, batch_b: Axes },
     /// input, kernel
     Conv(Box<Conv>),
     /// a, initial value, captured scalars; the function of an element and the accumulator, in row-major order
     Fold { axes: Axes, function: Box<Function> },
-    /// the same over each window, with the initial value in the padding
-    WindowFold { windows: Windows, function: Box<Function> },
-    /// a, indices; the axes of the indices in the place of the axis
-    Take { axis: usize },
-    /// a, indices; shapes differ along the axis only
-    TakeAlongAxis { axis: usize },
-    /// a, sources, initial value; adds each window's source to its largest (or smallest) element, the last of equal
-    /// ones
-    WindowScatter { max: bool, windows: Windows },
-    /// a, which is cut or continued with zeros to `length`; parts of the result up to `eps` become zero
-    Fft { kind: Fourier, axis: usize, length: u64, eps: Scalar },
-    /// a, indices
-    Gather { axes: Axes },
-    /// a, indices, updates
-    IndexedAdd { axes: Axes },
-    /// a, indices, updates
-    IndexedPut { axes: Axes },
-    /// a; gives q and r, with as many columns of q as `a` has rows if `complete`, else as many as the shorter axis
-    Qr { complete: bool },
-    /// Matrices; the operands are listed there
-    Linalg(Linalg),
-    /// a; gives eigenvalues, the largest first, and eigenvectors as columns
-    Eigh,
-    /// a; gives u, s and v transposed, u and v square if `full`, else with as many vectors as the shorter axis
-    Svd { full: bool },
     /// state, then captured values; gives the last state
     While(Box<Loop>),
     /// predicate, then captured values; gives what the chosen program gives
@@ -118,6 +101,15 @@ impl Op {
         programs.into_iter().flatten()
     }
 
+    /// The types of the factors of matrices of type `a`, or `None` where the op is no factorization, or `a` no matrix
+    /// that it takes.
+    pub fn factors(&self, a: &Type) -> Option<Vec<Type>> {
+        match self {
+            Op::Matrix(op) => op.factors(a),
+            _ => None,
+        }
+    }
+
     /// The op as an elementwise one, if it is one.
     pub fn elementwise(&self) -> Option<Elementwise> {
         match self {
@@ -128,6 +120,27 @@ impl Op {
             Op::AsType => Some(Elementwise::AsType),
             _ => None,
         }
+    }
+}
+
+macro_rules! from_families {
+    ($($family:ident),*) => {
+        $(impl From<$family> for Op {
+            fn from(op: $family) -> Op {
+                Op::$family(op)
+            }
+        })*
+    };
+}
+
+from_families!(Order, Indexing, Windowed, Spectral, Matrix);
+
+impl<M: Member> From<M> for Op
+where
+    Op: From<M::Family>,
+{
+    fn from(op: M) -> Op {
+        op.of_family().into()
     }
 }
 

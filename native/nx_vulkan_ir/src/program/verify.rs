@@ -84,6 +84,7 @@ mod tests {
     use super::*;
     use crate::DType;
     use crate::program::attribute::{Axes, Scalar};
+    use crate::program::ops::index::{Gather, IndexedAdd};
     use crate::program::{Binary, Instruction, Reduction, Unary};
 
     fn ty(dtype: DType, shape: &[u64]) -> Type {
@@ -119,7 +120,11 @@ mod tests {
         let keep = Op::Reduce { reduction: Reduction::Sum, axes: smallvec![1], tie_high: false };
         accepted(keep.clone(), std::slice::from_ref(&m), ty(DType::F32, &[2, 1]));
         accepted(keep, std::slice::from_ref(&m), ty(DType::F32, &[2]));
-        accepted(Op::Gather { axes: smallvec![1] }, &[m.clone(), ty(DType::S32, &[4, 1])], ty(DType::F32, &[4, 2]));
+        accepted(
+            Op::from(Gather { axes: smallvec![1] }),
+            &[m.clone(), ty(DType::S32, &[4, 1])],
+            ty(DType::F32, &[4, 2]),
+        );
         accepted(Op::After, &[m.clone(), ty(DType::S64, &[3])], m.clone());
         accepted(Op::Stack { axis: 2 }, &[m.clone(), m], ty(DType::F32, &[2, 3, 2]));
     }
@@ -169,10 +174,10 @@ mod tests {
                 vec![m.clone()],
                 ty(DType::F32, &[3]),
             ),
-            (Op::Gather { axes: axes(&[0]) }, vec![m.clone(), ty(DType::S32, &[4, 2])], ty(DType::F32, &[4, 3])),
-            (Op::Gather { axes: axes(&[0]) }, vec![m.clone(), m.clone()], m.clone()),
+            (Op::from(Gather { axes: axes(&[0]) }), vec![m.clone(), ty(DType::S32, &[4, 2])], ty(DType::F32, &[4, 3])),
+            (Op::from(Gather { axes: axes(&[0]) }), vec![m.clone(), m.clone()], m.clone()),
             (
-                Op::IndexedAdd { axes: axes(&[0]) },
+                Op::from(IndexedAdd { axes: axes(&[0]) }),
                 vec![m.clone(), ty(DType::S32, &[1, 1]), ty(DType::F32, &[2])],
                 m.clone(),
             ),

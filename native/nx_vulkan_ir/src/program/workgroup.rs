@@ -19,16 +19,8 @@ pub(super) fn check(program: &Program, operands: &[&Type], outs: &[Type]) -> Res
     }
 }
 
-/// Work, about the instructions of all invocations, that every phase costs besides that of its elements: a barrier.
-pub const PHASE_WORK: u64 = 1_500;
-
 /// Elements of a value, at most: one workgroup takes a second for some functions of so many.
 const MAX_ELEMENTS: u64 = 1 << 24;
-
-/// Index vectors of an op that takes indices.
-pub fn update_count(indices: &Type) -> u64 {
-    indices.elements() / indices.shape.last().copied().unwrap_or(1).max(1)
-}
 
 /// Whether a workgroup can run the op on operands of these types.
 pub fn supports_op(op: &Op, operands: &[&Type], outs: &[Type]) -> bool {

@@ -1,10 +1,10 @@
-//! Ops that combine elements along axes, or address them by index vectors.
+//! Ops that combine elements along axes.
 
-use super::array::{Array, indices, invalid, position};
+use super::array::{Array, indices, invalid};
 use super::{complex, elementwise};
 use crate::program::attribute::Axes;
 use crate::program::{Op, Reduction};
-use crate::shape::{Dims, elements};
+use crate::shape::Dims;
 use crate::value::Value;
 use crate::{Result, Type};
 
@@ -151,70 +151,4 @@ pub fn dot([a, b]: [&Array; 2], contract: [&Axes; 2], batch: [&Axes; 2], out: &T
         }))
     });
     Array::new(out, results)
-}
-
-/// The index vectors in the last axis of `indices`, in order.
-fn vectors(indices: &Array) -> impl Iterator<Item = Vec<i128>> + '_ {
-    let components = indices.ty.shape.last().map_or(1, |&n| n as usize);
-    indices.values.chunks(components).map(|vector| {
-        let int = |v: &Value| if let Value::Int(i) = v { *i } else { 0 };
-        vector.iter().map(int).collect()
-    })
-}
-
-/// Indices out of bounds are clamped.
-pub fn gather(a: &Array, index: &Array, axes: &Axes, out: &Type) -> Array {
-    let rest = others(a.ty.shape.len(), &[axes]);
-    let rest_shape = pick(&a.ty.shape, &rest);
-    let rows = vectors(index).flat_map(|vector| {
-        let (rest, rest_shape) = (&rest, &rest_shape);
-        indices(rest_shape)
-            .map(move |inner| {
-                let mut own = a.ty.shape.clone();
-                for (&axis, &i) in axes.iter().zip(&vector) {
-                    own[axis] = i.clamp(0, i128::from(a.ty.shape[axis]) - 1) as u64;
-                }
-                place(&mut own, rest, &inner);
-                a.at(&own)
-            })
-            .collect::<Vec<_>>()
-    });
-    Array::new(out, rows)
-}
-
-/// Elements along one axis; indices out of bounds are clamped.
-pub fn take(a: &Array, index: &Array, axis: usize, along: bool, out: &Type) -> Array {
-    let width = if along { 1 } else { index.ty.shape.len() };
-    let values = indices(&out.shape).map(|at| {
-        let own = if along { &at[..] } else { &at[axis..axis + width] };
-        let Value::Int(i) = index.at(own) else { return Value::Int(0) };
-        let i = i.clamp(0, i128::from(a.ty.shape[axis]) - 1) as u64;
-        let from: Dims = at[..axis].iter().copied().chain([i]).chain(at[axis + width..].iter().copied()).collect();
-        a.at(&from)
-    });
-    Array::new(out, values.collect::<Vec<_>>())
-}
-
-/// Updates apply in their order. Those with an index out of bounds are dropped.
-pub fn indexed(a: &Array, index: &Array, updates: &Array, axes: &Axes, add: bool, out: &Type) -> Array {
-    let mut result = Array::new(out, a.values.iter().copied());
-    let rest = others(a.ty.shape.len(), &[axes]);
-    let rest_shape = pick(&a.ty.shape, &rest);
-    let width = elements(&rest_shape) as usize;
-    for (vector, row) in vectors(index).zip(updates.values.chunks(width)) {
-        if axes.iter().zip(&vector).any(|(&axis, &i)| i < 0 || i >= i128::from(a.ty.shape[axis])) {
-            continue;
-        }
-        for (inner, update) in indices(&rest_shape).zip(row) {
-            let mut own = a.ty.shape.clone();
-            for (&axis, &i) in axes.iter().zip(&vector) {
-                own[axis] = i as u64;
-            }
-            place(&mut own, &rest, &inner);
-            let target = &mut result.values[position(&out.shape, &own)];
-            let update = update.cast(out.dtype);
-            *target = if add { sum([*target, update].into_iter()) } else { update }.cast(out.dtype);
-        }
-    }
-    result
 }

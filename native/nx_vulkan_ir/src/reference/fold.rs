@@ -1,8 +1,7 @@
 //! Folds with a function of scalars.
 
 use super::array::{Array, indices};
-use super::{axes, elementwise, window};
-use crate::program::Windows;
+use super::{axes, elementwise};
 use crate::program::attribute::Axes;
 use crate::program::function::{Function, Scalars};
 use crate::value::Value;
@@ -25,7 +24,12 @@ fn apply(function: &Function, inputs: &[(Value, DType)]) -> Option<Value> {
 }
 
 /// The accumulator after all elements, in their order.
-fn run(operands: &[Array], function: &Function, elements: impl Iterator<Item = Value>, out: &Type) -> Option<Value> {
+pub fn run(
+    operands: &[Array],
+    function: &Function,
+    elements: impl Iterator<Item = Value>,
+    out: &Type,
+) -> Option<Value> {
     let [a, initial, captured @ ..] = operands else { return None };
     let mut acc = initial.values.first()?.cast(out.dtype);
     for element in elements {
@@ -53,13 +57,4 @@ pub fn fold(operands: &[Array], folded: &Axes, function: &Function, out: &Type) 
         run(operands, function, elements, out)
     });
     Some(Array::new(out, results.collect::<Option<Vec<_>>>()?))
-}
-
-pub fn windows(operands: &[Array], windows: &Windows, function: &Function, out: &Type) -> Option<Array> {
-    let [a, initial, ..] = operands else { return None };
-    let filling = initial.values.first()?.cast(a.ty.dtype);
-    let results = indices(&out.shape)
-        .map(|outer| run(operands, function, window::elements(a, windows, &outer, filling), out))
-        .collect::<Option<Vec<_>>>()?;
-    Some(Array::new(out, results))
 }

@@ -7,10 +7,20 @@ use super::axes::sum;
 use super::complex;
 use crate::Type;
 use crate::program::Fourier;
+use crate::program::ops::transform::{Fft, Spectral};
 use crate::shape::Dims;
 use crate::value::Value;
 
-pub fn transform(a: &Array, kind: Fourier, axis: usize, length: u64, eps: f64, out: &Type) -> Array {
+/// Runs an op of operands and results that its rules accept.
+pub fn evaluate(op: &Spectral, operands: &[Array], outs: &[Type]) -> Vec<Array> {
+    match op {
+        Spectral::Fft(op) => vec![transform(op, &operands[0], &outs[0])],
+    }
+}
+
+fn transform(op: &Fft, a: &Array, out: &Type) -> Array {
+    let Fft { kind, axis, length, eps } = *op;
+    let eps = eps.real();
     let n = length as usize;
     let inverse = matches!(kind, Fourier::Ifft | Fourier::Irfft);
     let roots: Vec<complex::Pair> = (0..n)

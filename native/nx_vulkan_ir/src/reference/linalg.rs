@@ -14,7 +14,7 @@ const ZERO: Pair = (0.0, 0.0);
 const ONE: Pair = (1.0, 0.0);
 
 pub fn evaluate(op: Linalg, operands: &[Array], outs: &[Type]) -> Result<Vec<Array>> {
-    let missing = || invalid(&Op::Linalg(op), "an operand is missing");
+    let missing = || invalid(&Op::from(op), "an operand is missing");
     let a = operands.first().ok_or_else(missing)?;
     let n = a.ty.shape.last().copied().unwrap_or(1) as usize;
     let matrices = split(a, n, n);

@@ -2,9 +2,10 @@
 
 use super::array::Array;
 use super::complex::{self, Pair};
-use crate::program::Op;
+use super::linalg;
+use crate::program::ops::matrix;
 use crate::value::Value;
-use crate::{DType, Type};
+use crate::{DType, Result, Type};
 
 const ZERO: Pair = (0.0, 0.0);
 const ONE: Pair = (1.0, 0.0);
@@ -12,35 +13,40 @@ const ONE: Pair = (1.0, 0.0);
 /// A matrix as its rows.
 type Matrix = Vec<Vec<Pair>>;
 
-/// What `op` gives for every matrix of `a`, if it is a factorization.
-pub fn factorize(op: &Op, a: &Array, outs: &[Type]) -> Option<Vec<Array>> {
-    op.factors(&a.ty)?;
-    let lead = a.ty.shape.len().checked_sub(2)?;
+/// Runs an op of operands and results that its rules accept.
+pub fn evaluate(op: &matrix::Matrix, operands: &[Array], outs: &[Type]) -> Result<Vec<Array>> {
+    let a = &operands[0];
+    match op {
+        matrix::Matrix::Linalg(op) => linalg::evaluate(*op, operands, outs),
+        matrix::Matrix::Qr(op) => Ok(factors(a, outs, |matrix| {
+            let (q, r) = qr(matrix, a.ty.dtype.is_complex());
+            let kept = if op.complete { q.len() } else { q.len().min(matrix[0].len()) };
+            vec![left(&q, kept), r.into_iter().take(kept).collect()]
+        })),
+        matrix::Matrix::Eigh(_) => Ok(factors(a, outs, |matrix| {
+            let (values, vectors) = eigh(matrix);
+            vec![vec![values], vectors]
+        })),
+        matrix::Matrix::Svd(op) => Ok(factors(a, outs, |matrix| {
+            let (u, values, vt) = svd(matrix, op.full);
+            vec![u, vec![values], vt]
+        })),
+    }
+}
+
+/// What a factorization gives for every matrix of `a`.
+fn factors(a: &Array, outs: &[Type], factorize: impl Fn(&Matrix) -> Vec<Matrix>) -> Vec<Array> {
+    let lead = a.ty.shape.len() - 2;
     let (rows, columns) = (a.ty.shape[lead] as usize, a.ty.shape[lead + 1] as usize);
     let mut values: Vec<Vec<Value>> = vec![vec![]; outs.len()];
     for elements in a.values.chunks(rows * columns) {
         let matrix: Matrix = elements.chunks(columns).map(|row| row.iter().map(|&v| pair(v)).collect()).collect();
-        let results = match op {
-            Op::Qr { complete } => {
-                let (q, r) = qr(&matrix, a.ty.dtype.is_complex());
-                let kept = if *complete { rows } else { rows.min(columns) };
-                vec![left(&q, kept), r.into_iter().take(kept).collect()]
-            }
-            Op::Eigh => {
-                let (values, vectors) = eigh(&matrix);
-                vec![vec![values], vectors]
-            }
-            Op::Svd { full } => {
-                let (u, values, vt) = svd(&matrix, *full);
-                vec![u, vec![values], vt]
-            }
-            _ => return None,
-        };
+        let results = factorize(&matrix);
         for ((list, result), out) in values.iter_mut().zip(results).zip(outs) {
             list.extend(result.into_iter().flatten().map(|z| value(z, out.dtype)));
         }
     }
-    Some(outs.iter().zip(values).map(|(out, values)| Array::new(out, values)).collect())
+    outs.iter().zip(values).map(|(out, values)| Array::new(out, values)).collect()
 }
 
 fn pair(value: Value) -> Pair {

@@ -11,6 +11,7 @@ mod conv;
 mod elementwise;
 mod fold;
 mod fourier;
+mod index;
 #[cfg(test)]
 mod index_maps;
 mod linalg;
@@ -64,23 +65,19 @@ pub fn run(program: &Program, inputs: &[Array]) -> Result<Vec<Array>> {
 pub fn evaluate_all(op: &Op, operands: &[Array], outs: &[Type]) -> Result<Vec<Array>> {
     let types: Vec<&Type> = operands.iter().map(|a| &a.ty).collect();
     verify::instruction(op, &types, outs)?;
-    if let Some(results) = operands.first().and_then(|a| matrix::factorize(op, a, outs)) {
-        return Ok(results);
-    }
     match op {
-        Op::While(op) => return control::repeat(op, operands, outs.len()),
-        Op::Cond(op) => return control::choose(op, operands),
-        Op::Workgroup(program) => return run(program, operands),
-        _ => {}
-    }
-    if let Op::Linalg(op) = op {
-        return linalg::evaluate(*op, operands, outs);
-    }
-    match (op, operands, outs) {
-        (Op::Fused(body), ..) => run(body, operands),
-        (Op::Order(op), ..) => order::evaluate(op, operands, outs),
-        (_, _, [out]) => Ok(vec![evaluate_one(op, operands, out)?]),
-        _ => Err(invalid(op, "has one result")),
+        Op::While(op) => control::repeat(op, operands, outs.len()),
+        Op::Cond(op) => control::choose(op, operands),
+        Op::Workgroup(program) | Op::Fused(program) => run(program, operands),
+        Op::Order(op) => order::evaluate(op, operands, outs),
+        Op::Indexing(op) => Ok(index::evaluate(op, operands, outs)),
+        Op::Windowed(op) => window::evaluate(op, operands, outs),
+        Op::Spectral(op) => Ok(fourier::evaluate(op, operands, outs)),
+        Op::Matrix(op) => matrix::evaluate(op, operands, outs),
+        _ => match outs {
+            [out] => Ok(vec![evaluate_one(op, operands, out)?]),
+            _ => Err(invalid(op, "has one result")),
+        },
     }
 }
 
@@ -138,34 +135,26 @@ fn evaluate_one(op: &Op, operands: &[Array], out: &Type) -> Result<Array> {
         Op::Concatenate { axis } => Ok(movement::concatenate(operands, *axis, out)),
         Op::Stack { axis } => Ok(movement::stack(operands, *axis, out)),
         Op::Reduce { reduction, axes, tie_high } => axes::reduce(*reduction, a()?, axes, *tie_high, out),
-        Op::Window { reduction, windows } => window::reduce(*reduction, a()?, windows, out),
         Op::Dot { contract_a, batch_a, contract_b, batch_b } => {
             Ok(axes::dot([a()?, operand(1)?], [contract_a, contract_b], [batch_a, batch_b], out))
         }
         Op::Fold { axes, function } => {
             fold::fold(operands, axes, function, out).ok_or_else(|| invalid(op, "no meaning"))
         }
-        Op::WindowFold { windows, function } => {
-            fold::windows(operands, windows, function, out).ok_or_else(|| invalid(op, "no meaning"))
-        }
-        Op::WindowScatter { max, windows } => {
-            window::scatter([a()?, operand(1)?, operand(2)?], windows, *max, out).ok_or_else(|| invalid(op, "no order"))
-        }
         Op::Conv(op) => {
             let sizes = op.sizes(&a()?.ty.shape, &operand(1)?.ty.shape);
             let sizes = sizes.map_err(|reason| Error::InvalidProgram { op: "conv".to_string(), reason })?;
             conv::conv([a()?, operand(1)?], op, &sizes, out)
         }
-        Op::Take { axis } => Ok(axes::take(a()?, operand(1)?, *axis, false, out)),
-        Op::TakeAlongAxis { axis } => Ok(axes::take(a()?, operand(1)?, *axis, true, out)),
-        Op::Fft { kind, axis, length, eps } => Ok(fourier::transform(a()?, *kind, *axis, *length, eps.real(), out)),
-        Op::Gather { axes } => Ok(axes::gather(a()?, operand(1)?, axes, out)),
-        Op::Qr { .. } | Op::Eigh | Op::Svd { .. } => Err(invalid(op, "has several results")),
-        Op::While(_) | Op::Cond(_) | Op::Workgroup(_) => Err(invalid(op, "runs programs")),
-        Op::Fused(_) => Err(invalid(op, "its results come together")),
-        Op::IndexedAdd { axes } => Ok(axes::indexed(a()?, operand(1)?, operand(2)?, axes, true, out)),
-        Op::IndexedPut { axes } => Ok(axes::indexed(a()?, operand(1)?, operand(2)?, axes, false, out)),
-        Op::Order(_) | Op::Linalg(_) => Err(invalid(op, "its results come together")),
+        Op::While(_)
+        | Op::Cond(_)
+        | Op::Workgroup(_)
+        | Op::Fused(_)
+        | Op::Order(_)
+        | Op::Indexing(_)
+        | Op::Windowed(_)
+        | Op::Spectral(_)
+        | Op::Matrix(_) => Err(invalid(op, "its results come together")),
         Op::AllClose { equal_nan, rtol, atol } => {
             let close = all_close([a()?, operand(1)?], *equal_nan, [rtol.real(), atol.real()]);
             Ok(Array::new(out, [Value::bool(close.ok_or_else(|| invalid(op, "no meaning for these types"))?)]))

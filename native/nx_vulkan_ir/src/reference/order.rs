@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use super::array::{Array, indices, invalid, position};
 use super::{axes, elementwise};
 use crate::program::Cumulative;
-use crate::program::order::{Argsort, Order, Scan, Sort, TopK};
+use crate::program::ops::order::{self, Order};
 use crate::value::Value;
 use crate::{Result, Type};
 
@@ -13,9 +13,9 @@ use crate::{Result, Type};
 pub fn evaluate(op: &Order, operands: &[Array], outs: &[Type]) -> Result<Vec<Array>> {
     let (a, out) = (&operands[0], &outs[0]);
     match op {
-        Order::Sort(Sort { axis, descending }) => Ok(vec![sort(a, *axis, *descending, false, out)]),
-        Order::Argsort(Argsort { axis, descending }) => Ok(vec![sort(a, *axis, *descending, true, out)]),
-        Order::TopK(TopK { k }) => Ok(top_k(a, *k, outs)),
+        Order::Sort(op) => Ok(vec![sort(a, op.axis, op.descending, false, out)]),
+        Order::Argsort(op) => Ok(vec![sort(a, op.axis, op.descending, true, out)]),
+        Order::TopK(op) => Ok(top_k(a, op.k, outs)),
         Order::Scan(op) => Ok(vec![scan(op, a, out)?]),
     }
 }
@@ -44,8 +44,8 @@ fn add(a: Value, b: Value) -> Value {
 }
 
 /// Every element is reduced with all before it, in the compute type, and rounded once.
-fn scan(op: &Scan, a: &Array, out: &Type) -> Result<Array> {
-    let Scan { scan, axis, reverse } = *op;
+fn scan(op: &order::Scan, a: &Array, out: &Type) -> Result<Array> {
+    let order::Scan { scan, axis, reverse } = *op;
     let wide = out.dtype.ctype().dtype();
     let mut result = a.clone();
     for mut line in lines(&a.ty.shape, axis) {

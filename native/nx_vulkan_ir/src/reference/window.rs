@@ -1,11 +1,23 @@
 //! Ops over sliding windows.
 
 use super::array::{Array, indices, invalid, position};
-use super::{axes, elementwise};
-use crate::program::{Op, Reduction, Windows};
+use super::{axes, elementwise, fold};
+use crate::program::ops::window::Windowed;
+use crate::program::{Function, Op, Reduction, Windows};
 use crate::shape::Dims;
 use crate::value::Value;
 use crate::{Result, Type};
+
+/// Runs an op of operands and results that its rules accept.
+pub fn evaluate(op: &Windowed, operands: &[Array], outs: &[Type]) -> Result<Vec<Array>> {
+    let (a, out) = (&operands[0], &outs[0]);
+    let result = match op {
+        Windowed::Window(op) => reduce(op.reduction, a, &op.windows, out),
+        Windowed::WindowFold(op) => fold_windows(operands, &op.windows, &op.function, out),
+        Windowed::WindowScatter(op) => scatter([a, &operands[1], &operands[2]], &op.windows, op.max, out),
+    };
+    Ok(vec![result.ok_or_else(|| invalid(&Op::Windowed(op.clone()), "no meaning for this type"))?])
+}
 
 /// The position in the operand of element `inner` of window `outer`, or `None` in the padding.
 pub fn place(windows: &Windows, shape: &[u64], outer: &[u64], inner: &[u64]) -> Option<Dims> {
@@ -39,7 +51,16 @@ pub fn neutral(reduction: Reduction) -> Value {
     }
 }
 
-pub fn reduce(reduction: Reduction, a: &Array, windows: &Windows, out: &Type) -> Result<Array> {
+fn fold_windows(operands: &[Array], windows: &Windows, function: &Function, out: &Type) -> Option<Array> {
+    let [a, initial, ..] = operands else { return None };
+    let filling = initial.values.first()?.cast(a.ty.dtype);
+    let results = indices(&out.shape)
+        .map(|outer| fold::run(operands, function, elements(a, windows, &outer, filling), out))
+        .collect::<Option<Vec<_>>>()?;
+    Some(Array::new(out, results))
+}
+
+fn reduce(reduction: Reduction, a: &Array, windows: &Windows, out: &Type) -> Option<Array> {
     let filling = neutral(reduction).cast(a.ty.dtype);
     let values = indices(&out.shape)
         .map(|outer| {
@@ -52,15 +73,14 @@ pub fn reduce(reduction: Reduction, a: &Array, windows: &Windows, out: &Type) ->
                     .reduce(|best, value| elementwise::extreme_of_all(best?, value?, reduction == Reduction::Min))
                     .flatten(),
             }
-            .ok_or_else(|| invalid(&Op::Window { reduction, windows: windows.clone() }, "no meaning for this type"))
         })
-        .collect::<Result<Vec<_>>>()?;
-    Ok(Array::new(out, values))
+        .collect::<Option<Vec<_>>>()?;
+    Some(Array::new(out, values))
 }
 
 /// Each element starts with the initial value; each window adds its source to its extreme element, the last of equal
 /// ones, if that is not in the padding. NaN is no extreme but at the start of a window.
-pub fn scatter([a, source, initial]: [&Array; 3], windows: &Windows, max: bool, out: &Type) -> Option<Array> {
+fn scatter([a, source, initial]: [&Array; 3], windows: &Windows, max: bool, out: &Type) -> Option<Array> {
     let wide = out.dtype.ctype().dtype();
     let initial = *initial.values.first()?;
     let mut sums = vec![initial.cast(wide); out.elements() as usize];

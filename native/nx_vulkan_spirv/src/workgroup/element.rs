@@ -5,6 +5,7 @@ use std::rc::Rc;
 use nx_vulkan_ir::Value as Number;
 use nx_vulkan_ir::program::attribute::{Axes, Scalar};
 use nx_vulkan_ir::program::index_map::{Line, Place};
+use nx_vulkan_ir::program::ops::index::{Gather, Indexing, Take, TakeAlongAxis};
 use nx_vulkan_ir::program::{Binary, Elementwise, Op};
 use nx_vulkan_ir::shape::{Dims, contiguous_strides, elements};
 use nx_vulkan_ir::{CType, DType, Result, Type};
@@ -135,7 +136,7 @@ impl Emitter<'_, '_, '_> {
                 let value = self.value(a, at)?;
                 scalar::bitcast(self.code, value, out.dtype)
             }
-            (Op::Take { axis }, &[a, indices]) => {
+            (Op::Indexing(Indexing::Take(Take { axis })), &[a, indices]) => {
                 let (shape, by) = (self.shape(a), self.shape(indices));
                 let mut at = self.coordinates(&mut index);
                 let of_index: Words = at.drain(*axis..*axis + by.len()).collect();
@@ -144,14 +145,16 @@ impl Emitter<'_, '_, '_> {
                 at.insert(*axis, place);
                 self.element(a, Index::coordinates(&shape, at))
             }
-            (Op::TakeAlongAxis { axis }, &[a, indices]) => {
+            (Op::Indexing(Indexing::TakeAlongAxis(TakeAlongAxis { axis })), &[a, indices]) => {
                 let (shape, by) = (self.shape(a), self.shape(indices));
                 let mut at = self.coordinates(&mut index);
                 let place = self.element(indices, Index::coordinates(&by, at.clone()))?;
                 at[*axis] = self.clamped_index(indices, place, shape[*axis])?;
                 self.element(a, Index::coordinates(&shape, at))
             }
-            (Op::Gather { axes }, &[a, indices]) => self.gather(a, indices, axes, &mut index),
+            (Op::Indexing(Indexing::Gather(Gather { axes })), &[a, indices]) => {
+                self.gather(a, indices, axes, &mut index)
+            }
             _ => self.moved(op, node, &out, index),
         }
     }

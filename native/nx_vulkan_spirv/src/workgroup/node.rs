@@ -3,9 +3,10 @@
 use std::rc::Rc;
 
 use nx_vulkan_ir::program::attribute::Axes;
+use nx_vulkan_ir::program::ops::index::{IndexedAdd, IndexedPut, Indexing, update_count};
 use nx_vulkan_ir::program::passes::MAX_ROWS;
 use nx_vulkan_ir::program::reducer::Reducer;
-use nx_vulkan_ir::program::workgroup::{longest_loop, update_count};
+use nx_vulkan_ir::program::workgroup::longest_loop;
 use nx_vulkan_ir::program::{Binary, Instruction, Op, Operand, Program, Reduction};
 use nx_vulkan_ir::shape::Dims;
 use nx_vulkan_ir::{DType, Result, Type};
@@ -150,7 +151,7 @@ impl Emitter<'_, '_, '_> {
                     };
                     results.push(self.node(out, NodeKind::Reduction(Reduce { reducer, reduced, what }), &operands));
                 }
-                (Op::IndexedAdd { axes }, [_, indices, updates]) => {
+                (Op::Indexing(Indexing::IndexedAdd(IndexedAdd { axes })), [_, indices, updates]) => {
                     let reducer = reducer(Reduction::Sum, false, updates.dtype, out.dtype);
                     let what = Reduced::Updates { axes: axes.clone() };
                     let reduction = Reduce { reducer, reduced: smallvec![update_count(indices)], what };
@@ -158,7 +159,7 @@ impl Emitter<'_, '_, '_> {
                     let add = NodeKind::Op(Op::Binary(Binary::Add));
                     results.push(self.node(out, add, &[operands[0], sums]));
                 }
-                (Op::IndexedPut { axes }, [_, indices, _]) => {
+                (Op::Indexing(Indexing::IndexedPut(IndexedPut { axes })), [_, indices, _]) => {
                     let reducer = reducer(Reduction::Max, false, DType::U32, DType::U32);
                     let what = Reduced::LastUpdate { axes: axes.clone() };
                     let reduction = Reduce { reducer, reduced: smallvec![update_count(indices)], what };

@@ -9,36 +9,30 @@ mod triangular;
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use super::call::{Call, Results};
-use super::copies;
+use super::{copies, eigh, qr, svd};
 use crate::kernels::linalg::LinalgSpec;
 use crate::kernels::{Compile, Kernel, linalg};
 use crate::program::Linalg;
+use crate::program::ops::matrix::Matrix;
 use crate::shape::{Space, Type};
 use crate::{CType, DType, Engine, Result, Tensor, View};
 
-/// Runs an op of one result.
-pub fn run(call: &Call<'_>, op: Linalg) -> Result<Tensor> {
+/// Runs an op, which gives `outs`.
+pub fn run(call: &Call<'_>, op: &Matrix, outs: &[Type]) -> Result<Results> {
     match op {
-        Linalg::TriangularSolve { lower, left_side, transform } => {
-            triangular::triangular_solve(call, lower, left_side, transform)
+        Matrix::Linalg(Linalg::TriangularSolve { lower, left_side, transform }) => {
+            Ok(smallvec![triangular::triangular_solve(call, *lower, *left_side, *transform)?])
         }
-        Linalg::Cholesky => cholesky::cholesky(call),
-        Linalg::Determinant => lu::determinant(call),
-        Linalg::Lu | Linalg::Solve => Err(call.invalid("has several results".to_string())),
-    }
-}
-
-/// Runs an op of several results.
-pub fn run_all(call: &Call<'_>, op: Linalg, outs: &[Type]) -> Result<Results> {
-    match op {
-        Linalg::Lu => lu::lu(call, outs),
-        Linalg::Solve => lu::solve(call, outs),
-        Linalg::TriangularSolve { .. } | Linalg::Cholesky | Linalg::Determinant => {
-            Err(call.invalid(format!("has one result, got {}", outs.len())))
-        }
+        Matrix::Linalg(Linalg::Cholesky) => Ok(smallvec![cholesky::cholesky(call)?]),
+        Matrix::Linalg(Linalg::Determinant) => Ok(smallvec![lu::determinant(call)?]),
+        Matrix::Linalg(Linalg::Lu) => lu::lu(call, outs),
+        Matrix::Linalg(Linalg::Solve) => lu::solve(call, outs),
+        Matrix::Qr(op) => qr::qr(call, op.complete, outs),
+        Matrix::Eigh(_) => eigh::eigh(call, outs),
+        Matrix::Svd(op) => svd::svd(call, op.full, outs),
     }
 }
 

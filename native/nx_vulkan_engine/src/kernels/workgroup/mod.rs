@@ -2,7 +2,7 @@
 
 mod launch;
 
-use nx_vulkan_ir::program::workgroup::{PHASE_WORK, is_open, work_repeated};
+use nx_vulkan_ir::program::workgroup::{is_open, work_repeated};
 use nx_vulkan_spirv::generated::Generated;
 use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::modes::FloatModes;
@@ -12,7 +12,7 @@ use super::Arguments;
 use super::family::{KernelSpec, name_of_ops};
 use crate::Result;
 use crate::program::Op;
-use crate::program::ops::multiplied;
+use crate::program::ops::{PHASE_WORK, multiplied};
 
 pub use launch::{Repeat, outputs, run, run_kernel, spec, spec_with};
 

@@ -1,6 +1,7 @@
 //! Reductions, dot, gather and the indexed ops.
 
 use nx_vulkan_engine::program::attribute::{Axes, Scalar};
+use nx_vulkan_engine::program::ops::index::{Gather, IndexedAdd, IndexedPut, Take, TakeAlongAxis};
 use nx_vulkan_engine::program::{Op, Reduction};
 use nx_vulkan_engine::reference::Array;
 use nx_vulkan_engine::{DType, Tensor, Type, Value};
@@ -234,7 +235,7 @@ fn gathers() {
             (&[0, 1, 2], &[9, 4, 7], &[50]),
         ] {
             let vectors = index_vectors(index, 50, bounds, true, &mut rng);
-            verify(&Op::Gather { axes: axes(axis) }, &[a.clone(), vectors], &Type::new(dtype, out), Bound::Exact);
+            verify(&Op::from(Gather { axes: axes(axis) }), &[a.clone(), vectors], &Type::new(dtype, out), Bound::Exact);
         }
     }
     finish();
@@ -253,14 +254,14 @@ fn takes() {
                 Array { ty: Type::new(index, shape), ..vectors }
             };
             shape[axis] = 11;
-            let along = Op::TakeAlongAxis { axis };
+            let along = Op::from(TakeAlongAxis { axis });
             verify(&along, &[a.clone(), by(&shape)], &Type::new(dtype, &shape), Bound::Exact);
             let taken = by(&[5, 3]);
             shape.splice(axis..=axis, [5, 3]);
-            verify(&Op::Take { axis }, &[a.clone(), taken], &Type::new(dtype, &shape), Bound::Exact);
+            verify(&Op::from(Take { axis }), &[a.clone(), taken], &Type::new(dtype, &shape), Bound::Exact);
             let one = by(&[]);
             shape.drain(axis..axis + 2);
-            verify(&Op::Take { axis }, &[a.clone(), one], &Type::new(dtype, &shape), Bound::Exact);
+            verify(&Op::from(Take { axis }), &[a.clone(), one], &Type::new(dtype, &shape), Bound::Exact);
         }
     }
     finish();
@@ -281,13 +282,13 @@ fn indexed_updates() {
             let updates = operand(&Type::new(dtype, updates), Range::Ordinary, 0, &mut rng);
             let a = operand(&ty, Range::Ordinary, 0, &mut rng);
             let operands = [a, vectors, updates];
-            verify(&Op::IndexedPut { axes: axes(axis) }, &operands, &ty, Bound::Exact);
+            verify(&Op::from(IndexedPut { axes: axes(axis) }), &operands, &ty, Bound::Exact);
             // At most 70 sums of 2.5, each rounded to the type, as the reference does.
             let bound = match dtype {
                 t if t.is_integer() => Bound::Exact,
                 t => Bound::Norm { relative: 2.0 * epsilon(t), absolute: epsilon(t) },
             };
-            verify(&Op::IndexedAdd { axes: axes(axis) }, &operands, &ty, bound);
+            verify(&Op::from(IndexedAdd { axes: axes(axis) }), &operands, &ty, bound);
         }
     }
     finish();
@@ -343,8 +344,8 @@ fn indexed_updates_keep_their_order() {
             let updates = operand(&Type::new(update, updates), Range::Ordinary, 0, &mut rng);
             let a = operand(&Type::new(dtype, shape), Range::Ordinary, 0, &mut rng);
             let operands = [a, vectors, updates];
-            verify(&Op::IndexedPut { axes: axes(axis) }, &operands, &ty, Bound::Exact);
-            verify(&Op::IndexedAdd { axes: axes(axis) }, &operands, &ty, Bound::Exact);
+            verify(&Op::from(IndexedPut { axes: axes(axis) }), &operands, &ty, Bound::Exact);
+            verify(&Op::from(IndexedAdd { axes: axes(axis) }), &operands, &ty, Bound::Exact);
         }
     }
     finish();
@@ -373,8 +374,8 @@ fn indexed_updates_of_views() {
             let (target, target_array) = turned(&[90, width], &a);
             let ty = Type::new(dtype, &[90, width]);
             let (tensors, arrays) = ([target, indices, updates], [target_array, index_array, update_array]);
-            verify_on(&Op::IndexedPut { axes: axes(&[0]) }, &tensors, &arrays, &ty, Bound::Exact);
-            verify_on(&Op::IndexedAdd { axes: axes(&[0]) }, &tensors, &arrays, &ty, Bound::Exact);
+            verify_on(&Op::from(IndexedPut { axes: axes(&[0]) }), &tensors, &arrays, &ty, Bound::Exact);
+            verify_on(&Op::from(IndexedAdd { axes: axes(&[0]) }), &tensors, &arrays, &ty, Bound::Exact);
         }
     }
     finish();
@@ -397,7 +398,7 @@ fn many_indexed_updates() {
             let mut updates = operand(&Type::new(dtype, updates), Range::Ordinary, 0, &mut rng);
             let mut a = operand(&ty, Range::Ordinary, 0, &mut rng);
             let put = [a.clone(), vectors.clone(), updates.clone()];
-            verify(&Op::IndexedPut { axes: axes(axis) }, &put, &ty, Bound::Exact);
+            verify(&Op::from(IndexedPut { axes: axes(axis) }), &put, &ty, Bound::Exact);
             // Sums of narrow floats are rounded once, those of the reference after every update: few small whole
             // numbers.
             let narrow = !dtype.is_canonical() && !dtype.is_integer();
@@ -407,7 +408,7 @@ fn many_indexed_updates() {
                 updates.values.iter_mut().enumerate().for_each(|(i, v)| *v = Value::Float(few(i)));
             }
             let bound = if narrow { Bound::Exact } else { summed(dtype, vectors.ty.shape[0], 2.5) };
-            verify(&Op::IndexedAdd { axes: axes(axis) }, &[a, vectors, updates], &ty, bound);
+            verify(&Op::from(IndexedAdd { axes: axes(axis) }), &[a, vectors, updates], &ty, bound);
         }
     }
     finish();
@@ -438,7 +439,7 @@ fn views_as_operands() {
     let vectors = index_vectors(DType::S32, 12, &[6], false, &mut rng);
     let gathered = [both[0].clone(), vectors.clone()];
     verify_on(
-        &Op::Gather { axes: axes(&[1]) },
+        &Op::from(Gather { axes: axes(&[1]) }),
         &[views[0].clone(), upload(&vectors)],
         &gathered,
         &f32(&[12, 10, 8]),
@@ -447,7 +448,7 @@ fn views_as_operands() {
     let flat = Array { ty: Type::new(DType::S32, &[12]), ..vectors };
     for (axis, shape) in [(0, [12, 6, 8]), (1, [10, 12, 8]), (2, [10, 6, 12])] {
         let taken = [both[0].clone(), flat.clone()];
-        verify_on(&Op::Take { axis }, &[views[0].clone(), upload(&flat)], &taken, &f32(&shape), Bound::Exact);
+        verify_on(&Op::from(Take { axis }), &[views[0].clone(), upload(&flat)], &taken, &f32(&shape), Bound::Exact);
     }
     // Indices that are a view, and a tensor that runs backwards.
     let back = Op::Reverse { axes: axes(&[0, 2]) };
@@ -458,7 +459,7 @@ fn views_as_operands() {
     let by = run(&counted, &[], &order).unwrap();
     let by_array = nx_vulkan_engine::reference::evaluate(&counted, &[], &order).unwrap();
     let operands = [reversed[0].clone(), by_array];
-    let along = Op::TakeAlongAxis { axis: 1 };
+    let along = Op::from(TakeAlongAxis { axis: 1 });
     verify_on(&along, &[backwards[0].clone(), by], &operands, &turned, Bound::Exact);
     finish();
 }

@@ -3,6 +3,7 @@
 use nx_vulkan_engine::program::attribute::Axes;
 use nx_vulkan_engine::program::function::{Function, ScalarStep, Scalars};
 use nx_vulkan_engine::program::ops::result_dtype;
+use nx_vulkan_engine::program::ops::window::WindowFold;
 use nx_vulkan_engine::program::{Binary, Elementwise, Op, Unary};
 use nx_vulkan_engine::reference::{self, Array};
 use nx_vulkan_engine::{DType, Type, Value};
@@ -100,7 +101,7 @@ fn folds_of_windows() {
             let windows = windows(shape, true, &mut rng);
             let out = Type::new(dtype, &windows.counts(shape).unwrap());
             let a = operand(&Type::new(dtype, shape), Range::Ordinary, 0, &mut rng);
-            let op = Op::WindowFold { windows, function: function(dtype, dtype, dtype) };
+            let op = Op::from(WindowFold { windows, function: function(dtype, dtype, dtype) });
             verify(&op, &[a, scalar(dtype, 5), scalar(dtype, 1)], &out, Bound::Exact);
         }
     }

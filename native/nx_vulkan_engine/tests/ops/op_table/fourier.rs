@@ -1,6 +1,7 @@
 //! Fourier transforms of all kinds of lengths, against sums term by term.
 
 use nx_vulkan_engine::program::attribute::Scalar;
+use nx_vulkan_engine::program::ops::transform::Fft;
 use nx_vulkan_engine::program::{Fourier, Op};
 use nx_vulkan_engine::reference::{self, Array};
 use nx_vulkan_engine::{DType, Tensor, Type, Value, View};
@@ -16,7 +17,7 @@ const SLACK: f64 = 2.0;
 const DIRECT: [Fourier; 2] = [Fourier::Fft, Fourier::Ifft];
 
 fn fft(kind: Fourier, axis: usize, length: u64) -> Op {
-    Op::Fft { kind, axis, length, eps: Scalar::Float(0.0) }
+    Op::from(Fft { kind, axis, length, eps: Scalar::Float(0.0) })
 }
 
 fn wide(dtype: DType) -> bool {
@@ -243,7 +244,7 @@ fn fft_leaves_zeros_and_carries_nan() {
     };
     let transform = |kind, a: &Array, eps: f64| {
         let length = a.ty.shape[0];
-        let op = Op::Fft { kind, axis: 0, length, eps: Scalar::Float(eps) };
+        let op = Op::from(Fft { kind, axis: 0, length, eps: Scalar::Float(eps) });
         download(&run(&op, &[upload(a)], &a.ty).unwrap())
     };
     for length in 1..=64 {

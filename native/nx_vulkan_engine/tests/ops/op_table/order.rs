@@ -1,7 +1,8 @@
 //! Ops along one axis whose results depend on the order of its elements.
 
 use nx_vulkan_engine::program::attribute::Axes;
-use nx_vulkan_engine::program::order::{Argsort, Scan, Sort, TopK};
+use nx_vulkan_engine::program::ops::index::{Take, TakeAlongAxis};
+use nx_vulkan_engine::program::ops::order::{Argsort, Scan, Sort, TopK};
 use nx_vulkan_engine::program::{Cumulative, Op};
 use nx_vulkan_engine::reference::{self, Array};
 use nx_vulkan_engine::{Compile, DType, Tensor, Type, Value, eager};
@@ -256,9 +257,9 @@ fn wrong_operands_are_refused() {
         (Op::from(TopK { k: 1 }), vec![row.clone()], f32(&[2, 1])),
         (Op::from(Scan { scan: Cumulative::Max, axis: 0, reverse: false }), vec![complex.clone()], complex),
         (Op::from(Scan { scan: Cumulative::Sum, axis: 5, reverse: false }), vec![row.clone()], row.clone()),
-        (Op::Take { axis: 2 }, vec![row.clone(), Type::new(DType::S32, &[1])], f32(&[2, 3, 1])),
-        (Op::Take { axis: 0 }, vec![row.clone(), row.clone()], f32(&[2, 3, 3])),
-        (Op::TakeAlongAxis { axis: 1 }, vec![row.clone(), Type::new(DType::S32, &[3, 3])], f32(&[3, 3])),
+        (Op::from(Take { axis: 2 }), vec![row.clone(), Type::new(DType::S32, &[1])], f32(&[2, 3, 1])),
+        (Op::from(Take { axis: 0 }), vec![row.clone(), row.clone()], f32(&[2, 3, 3])),
+        (Op::from(TakeAlongAxis { axis: 1 }), vec![row.clone(), Type::new(DType::S32, &[3, 3])], f32(&[3, 3])),
     ] {
         let tensors: Vec<Tensor> = operands.iter().map(|ty| upload(&zeros(ty))).collect();
         assert!(run(&op, &tensors, &out).is_err(), "{op:?}");

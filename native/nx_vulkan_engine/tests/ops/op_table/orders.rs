@@ -2,6 +2,7 @@
 //! random vectors. `NX_VULKAN_ORDER=2048` takes f32 and f64 matrices of that order instead, which takes lavapipe
 //! minutes.
 
+use nx_vulkan_engine::program::ops::matrix::{Eigh, Qr, Svd};
 use nx_vulkan_engine::program::{Linalg, Op};
 use nx_vulkan_engine::reference::Array;
 use nx_vulkan_engine::{Compile, DType, Tensor, Type, Value, eager};
@@ -66,7 +67,7 @@ fn qr_of_larger_orders() {
     for (dtype, n, kind) in cases(true) {
         for shape in [[n, n], [n + 17, n - 40]] {
             let array = matrices(dtype, &shape, kind, &mut rng);
-            let results = run_all(&Op::Qr { complete: false }, &upload(&array));
+            let results = run_all(&Op::from(Qr { complete: false }), &upload(&array));
             let [a, q, r] = [&array, &results[0], &results[1]].map(|m| Matrix::batch(m).remove(0));
             let (what, bound) = (format!("qr {kind:?} {dtype}{shape:?}"), allowed(dtype, a.rows));
             let x = vectors(a.columns, &mut rng);
@@ -84,7 +85,7 @@ fn eigh_of_larger_orders() {
     for (dtype, n, kind) in cases(true) {
         let shape = if n < 150 { vec![2, n, n] } else { vec![n, n] };
         let array = hermitian(&matrices(dtype, &shape, kind, &mut rng));
-        let results = run_all(&Op::Eigh, &upload(&array));
+        let results = run_all(&Op::from(Eigh), &upload(&array));
         let values = diagonal(&results[0]);
         for (k, (a, v)) in Matrix::batch(&array).iter().zip(Matrix::batch(&results[1])).enumerate() {
             let (what, bound) = (format!("eigh {kind:?} {dtype}{shape:?} [{k}]"), allowed(dtype, a.rows));
@@ -105,7 +106,7 @@ fn svd_of_larger_orders() {
     // One-sided Jacobi rotations take a dispatch per column and sweep.
     for (dtype, n, kind) in cases(false).into_iter().filter(|&(_, n, kind)| n != 300 && kind != Kind::Graded) {
         let array = matrices(dtype, &[n, n - 20], kind, &mut rng);
-        let results = run_all(&Op::Svd { full: false }, &upload(&array));
+        let results = run_all(&Op::from(Svd { full: false }), &upload(&array));
         let [a, u, vt] = [&array, &results[0], &results[2]].map(|m| Matrix::batch(m).remove(0));
         let (what, bound) = (format!("svd {kind:?} {dtype}[{n}]"), allowed(dtype, a.rows));
         let x = vectors(a.columns, &mut rng);
@@ -118,7 +119,7 @@ fn svd_of_larger_orders() {
 }
 
 fn run_linalg(op: Linalg, operands: &[Tensor], outs: &[Type]) -> Vec<Array> {
-    let results = eager::run_all(engine(), &Op::Linalg(op), operands, outs, Compile::Allowed).unwrap();
+    let results = eager::run_all(engine(), &Op::from(op), operands, outs, Compile::Allowed).unwrap();
     results.iter().map(download).collect()
 }
 

@@ -2,6 +2,7 @@
 
 use nx_vulkan_engine::program::Op;
 use nx_vulkan_engine::program::attribute::Axes;
+use nx_vulkan_engine::program::ops::matrix::{Eigh, Qr, Svd};
 use nx_vulkan_engine::reference::{self, Array};
 use nx_vulkan_engine::{Compile, DType, Error, Tensor, Type, Value, eager};
 use smallvec::smallvec;
@@ -202,7 +203,7 @@ pub fn orthogonality(q: &Matrix) -> f64 {
 }
 
 pub fn check_qr(what: &str, complete: bool, tensor: &Tensor, array: &Array) {
-    let results = run_all(&Op::Qr { complete }, tensor);
+    let results = run_all(&Op::from(Qr { complete }), tensor);
     let dtype = results[0].ty.dtype;
     let matrices = Matrix::batch(array).into_iter().zip(Matrix::batch(&results[0])).zip(Matrix::batch(&results[1]));
     for (k, ((a, q), r)) in matrices.enumerate() {
@@ -215,7 +216,7 @@ pub fn check_qr(what: &str, complete: bool, tensor: &Tensor, array: &Array) {
     }
 }
 
-/// Op::Qr { .. }
+/// `Qr`
 #[test]
 fn qr_of_all_types_and_kinds() {
     let mut rng = rng(71);
@@ -261,7 +262,7 @@ fn qr_signs() {
             for kind in [Kind::Random, Kind::UpperTriangular, Kind::Identity] {
                 for complete in [false, true] {
                     let a = matrices(dtype, &shape, kind, &mut rng);
-                    let op = Op::Qr { complete };
+                    let op = Op::from(Qr { complete });
                     let outs = op.factors(&a.ty).unwrap();
                     let expected = reference::evaluate_all(&op, std::slice::from_ref(&a), &outs).unwrap();
                     for (got, want) in run_all(&op, &upload(&a)).iter().zip(&expected) {
@@ -310,13 +311,13 @@ fn qr_of_views_and_batches() {
 #[test]
 fn qr_of_nan_is_nan() {
     let a = Array::new(&Type::new(DType::F32, &[2, 2]), [f64::NAN, 1.0, 2.0, 3.0].map(Value::Float));
-    for result in run_all(&Op::Qr { complete: false }, &upload(&a)) {
+    for result in run_all(&Op::from(Qr { complete: false }), &upload(&a)) {
         assert!(result.values.iter().any(|v| matches!(v, Value::Float(x) if x.is_nan())), "{result:?}");
     }
     finish();
 }
 
-/// Op::Eigh: with the matrix Hermitian.
+/// `Eigh`: with the matrix Hermitian.
 pub fn hermitian(a: &Array) -> Array {
     let n = *a.ty.shape.last().unwrap() as usize;
     let conjugate = |v: Value| match v {
@@ -338,7 +339,7 @@ pub fn hermitian(a: &Array) -> Array {
 }
 
 fn check_eigh(what: &str, tensor: &Tensor, array: &Array) {
-    let results = run_all(&Op::Eigh, tensor);
+    let results = run_all(&Op::from(Eigh), tensor);
     let dtype = results[0].ty.dtype;
     let n = *array.ty.shape.last().unwrap() as usize;
     let all = Matrix::batch(array);
@@ -357,7 +358,7 @@ fn check_eigh(what: &str, tensor: &Tensor, array: &Array) {
 }
 
 fn check_svd(what: &str, full: bool, tensor: &Tensor, array: &Array) {
-    let results = run_all(&Op::Svd { full }, tensor);
+    let results = run_all(&Op::from(Svd { full }), tensor);
     let dtype = results[0].ty.dtype;
     let shorter = *results[1].ty.shape.last().unwrap() as usize;
     let all = Matrix::batch(array).into_iter().zip(Matrix::batch(&results[0])).zip(Matrix::batch(&results[2]));
@@ -470,12 +471,12 @@ fn bad_factorizations_are_errors() {
     let mut rng = rng(80);
     let f = |shape: &[u64]| Type::new(DType::F32, shape);
     let cases = [
-        (Op::Qr { complete: false }, f(&[3]), vec![f(&[3, 3]), f(&[3, 3])]),
-        (Op::Qr { complete: true }, f(&[3, 2]), vec![f(&[3, 2]), f(&[2, 2])]),
-        (Op::Eigh, f(&[3, 2]), vec![f(&[3]), f(&[3, 3])]),
-        (Op::Eigh, f(&[3, 3]), vec![f(&[3])]),
-        (Op::Svd { full: false }, f(&[3, 2]), vec![f(&[3, 3]), f(&[2]), f(&[2, 2])]),
-        (Op::Svd { full: true }, Type::new(DType::C64, &[1, 1]), vec![f(&[1, 1]), f(&[1]), f(&[1, 1])]),
+        (Op::from(Qr { complete: false }), f(&[3]), vec![f(&[3, 3]), f(&[3, 3])]),
+        (Op::from(Qr { complete: true }), f(&[3, 2]), vec![f(&[3, 2]), f(&[2, 2])]),
+        (Op::from(Eigh), f(&[3, 2]), vec![f(&[3]), f(&[3, 3])]),
+        (Op::from(Eigh), f(&[3, 3]), vec![f(&[3])]),
+        (Op::from(Svd { full: false }), f(&[3, 2]), vec![f(&[3, 3]), f(&[2]), f(&[2, 2])]),
+        (Op::from(Svd { full: true }), Type::new(DType::C64, &[1, 1]), vec![f(&[1, 1]), f(&[1]), f(&[1, 1])]),
     ];
     for (op, ty, outs) in cases {
         let shape = if ty.shape.len() < 2 { vec![1, ty.shape[0]] } else { ty.shape.to_vec() };

@@ -1,6 +1,7 @@
 //! Random programs in whole numbers: views of views of results, whose every element must be right.
 
 use nx_vulkan_engine::program::attribute::{Axes, Scalar};
+use nx_vulkan_engine::program::ops::index::{Gather, IndexedAdd, IndexedPut};
 use nx_vulkan_engine::program::ops::result_dtype;
 use nx_vulkan_engine::program::{Binary, Builder, Elementwise, Op, Operand, Program, Reduction};
 use nx_vulkan_engine::reference::{self, Array};
@@ -141,7 +142,7 @@ impl Maker<'_> {
                 let axis = self.below(rank);
                 let rest = (0..rank).filter(|&i| i != axis).map(|i| shape[i]);
                 let out: Vec<u64> = std::iter::once(INDEX_COUNT).chain(rest).collect();
-                self.push(Op::Gather { axes: [axis].as_slice().into() }, &[a, INDICES], dtype, &out)
+                self.push(Op::from(Gather { axes: [axis].as_slice().into() }), &[a, INDICES], dtype, &out)
             }
             12 if rank > 0 => {
                 let axis = self.below(rank);
@@ -154,7 +155,7 @@ impl Maker<'_> {
                 let updates: Vec<u64> = std::iter::once(INDEX_COUNT).chain(shape[1..].iter().copied()).collect();
                 let updates = self.push(Op::Iota { axis: None }, &[], dtype, &updates)?;
                 let axes: Axes = [0].as_slice().into();
-                let op = if self.below(2) == 0 { Op::IndexedAdd { axes } } else { Op::IndexedPut { axes } };
+                let op = if self.below(2) == 0 { Op::from(IndexedAdd { axes }) } else { Op::from(IndexedPut { axes }) };
                 self.push(op, &[a, INDICES, updates], dtype, &shape)
             }
             _ => {

@@ -96,7 +96,7 @@ fn positive_definite(dtype: DType, shape: &[u64], rng: &mut Rng) -> Array {
 }
 
 fn run_all(op: Linalg, operands: &[Tensor], outs: &[Type]) -> Vec<Array> {
-    let results = eager::run_all(engine(), &Op::Linalg(op), operands, outs, Compile::Allowed).unwrap();
+    let results = eager::run_all(engine(), &Op::from(op), operands, outs, Compile::Allowed).unwrap();
     assert_eq!(results.len(), outs.len());
     results.iter().map(download).collect()
 }
@@ -108,7 +108,7 @@ fn check(op: Linalg, operands: &[Array], outs: &[Type], bound: Bound) {
 }
 
 fn check_on(op: Linalg, tensors: &[Tensor], operands: &[Array], outs: &[Type], bound: Bound) {
-    let want = reference::evaluate_all(&Op::Linalg(op), operands, outs).unwrap();
+    let want = reference::evaluate_all(&Op::from(op), operands, outs).unwrap();
     let got = run_all(op, tensors, outs);
     for (k, (got, want)) in got.iter().zip(want).enumerate() {
         let largest = want.values.iter().map(|v| v.real().abs().max(v.imag().abs())).fold(0.0, f64::max);
@@ -254,7 +254,7 @@ fn cholesky_takes_the_same_steps_as_the_reference() {
 fn cholesky_of_what_is_not_positive_definite() {
     let ty = Type::new(DType::F32, &[3, 3]);
     let f = |values: [f64; 9]| Array::new(&ty, values.map(Value::Float));
-    let factor = |a: &Array| download(&run(&Op::Linalg(Linalg::Cholesky), &[upload(a)], &ty).unwrap()).values;
+    let factor = |a: &Array| download(&run(&Op::from(Linalg::Cholesky), &[upload(a)], &ty).unwrap()).values;
     // A zero pivot over a zero column, as of a semidefinite matrix; the upper triangle is not read.
     let flat = f([1.0, 7.0, 7.0, 1.0, 1.0, 7.0, 1.0, 1.0, 5.0]);
     assert_eq!(factor(&flat), [1.0, 0.0, 0.0, 1.0, 0.0, 0.0, 1.0, 0.0, 2.0].map(Value::Float));
@@ -367,7 +367,7 @@ fn determinants() {
         let rows = [[1, 0, 3, 2], [1, 2, 3, 0], [0, 1, 2, 2]];
         let values = rows.iter().flatten().flat_map(|&r| (0..4).map(move |c| Value::Int(i128::from(r == c))));
         let a = Array::new(&ty, values);
-        let got = run(&Op::Linalg(Linalg::Determinant), &[upload(&a)], &Type::new(dtype, &[3])).unwrap();
+        let got = run(&Op::from(Linalg::Determinant), &[upload(&a)], &Type::new(dtype, &[3])).unwrap();
         let signs: Vec<f64> = download(&got).values.iter().map(|v| v.real()).collect();
         assert_eq!(signs, [1.0, -1.0, 0.0]);
     }
@@ -450,7 +450,7 @@ fn residuals_of_large_and_ill_conditioned_matrices() {
             }
         }
         for a in [definite.clone(), graded(&definite)] {
-            let got = download(&run(&Op::Linalg(Linalg::Cholesky), &[upload(&a)], &a.ty).unwrap());
+            let got = download(&run(&Op::from(Linalg::Cholesky), &[upload(&a)], &a.ty).unwrap());
             for (l, a) in matrices(&got).iter().zip(matrices(&a)) {
                 let limit = RESIDUAL * n as f64 * epsilon(dtype) * norm(&a);
                 let residual = difference(&product(l, &adjoint(l)), &a);
@@ -489,7 +489,7 @@ fn bad_operands_are_errors() {
         (Linalg::Solve, vec![f(&[3, 3])], vec![f(&[3, 3]), Type::new(DType::U8, &[])]),
     ] {
         let tensors: Vec<Tensor> = operands.iter().map(zeros).collect();
-        let result = eager::run_all(engine(), &Op::Linalg(op), &tensors, &outs, Compile::Allowed);
+        let result = eager::run_all(engine(), &Op::from(op), &tensors, &outs, Compile::Allowed);
         assert!(result.is_err(), "{op:?} of {operands:?}");
     }
     finish();

@@ -1,6 +1,7 @@
 //! Ops with a structure of their own: constants, moves, and whole programs.
 
 use nx_vulkan_engine::program::attribute::{Axes, Scalar};
+use nx_vulkan_engine::program::ops::index::IndexedPut;
 use nx_vulkan_engine::program::{Binary, Instruction, Op, Operand, Program, Reduction, Unary};
 use nx_vulkan_engine::reference::{self, Array};
 use nx_vulkan_engine::{DType, Tensor, Type, Value};
@@ -192,7 +193,7 @@ fn moves_that_cast() {
             Type::new(DType::F64, &[30]),
         ),
         (
-            Op::IndexedPut { axes: axes(&[0]) },
+            Op::from(IndexedPut { axes: axes(&[0]) }),
             vec![
                 array(DType::F32, &[30]),
                 Array::new(&Type::new(DType::U8, &[2, 1]), [3, 9].map(Value::Int)),

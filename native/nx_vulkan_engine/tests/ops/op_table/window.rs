@@ -1,6 +1,7 @@
 //! Ops over sliding windows.
 
 use nx_vulkan_engine::program::attribute::Axes;
+use nx_vulkan_engine::program::ops::window::{Window, WindowScatter};
 use nx_vulkan_engine::program::{Op, Reduction, Windows};
 use nx_vulkan_engine::reference::{self, Array};
 use nx_vulkan_engine::{DType, Tensor, Type, Value};
@@ -47,7 +48,7 @@ fn reduce(reduction: Reduction, dtype: DType, shape: &[u64], windows: Windows, r
                 + if t.is_canonical() { 0.0 } else { 2f64.powi(-9) },
         },
     };
-    verify(&Op::Window { reduction, windows }, &[a], &out, bound);
+    verify(&Op::from(Window { reduction, windows }), &[a], &out, bound);
 }
 
 #[test]
@@ -109,7 +110,7 @@ fn windows_of_views() {
         for _ in 0..4 {
             let windows = windows(&turned.shape, true, &mut rng);
             let out = Type::new(DType::S32, &windows.counts(&turned.shape).unwrap());
-            let op = Op::Window { reduction, windows };
+            let op = Op::from(Window { reduction, windows });
             verify_on(&op, std::slice::from_ref(&view), &array, &out, Bound::Exact);
         }
     }
@@ -127,7 +128,7 @@ fn scatter(dtypes: [DType; 2], out: DType, shape: &[u64], range: Range, rng: &mu
             t if t.is_integer() => Bound::Exact,
             t => Bound::Norm { relative: 2.0 * epsilon(t), absolute: 2f64.powi(-9) * 2f64.min(epsilon(t) * 1e6) },
         };
-        let op = Op::WindowScatter { max, windows };
+        let op = Op::from(WindowScatter { max, windows });
         verify(&op, &[a, source, initial], &Type::new(out, shape), bound);
     }
 }

@@ -1,6 +1,7 @@
 //! Updates that are comparisons, and elements that are taken before what is computed of them.
 
 use nx_vulkan_engine::program::attribute::Scalar;
+use nx_vulkan_engine::program::ops::index::{IndexedAdd, IndexedPut, Indexing, TakeAlongAxis};
 use nx_vulkan_engine::program::passes::optimize;
 use nx_vulkan_engine::program::{Builder, Op, Operand, Program};
 use nx_vulkan_engine::reference::{self, Array};
@@ -54,7 +55,7 @@ fn updates(b: &Builder, target: &Type, axis: usize, places: DType, update: DType
         }
     };
     let axes = (0..lines.len()).collect();
-    let op = if adds { Op::IndexedAdd { axes } } else { Op::IndexedPut { axes } };
+    let op = if adds { Op::from(IndexedAdd { axes }) } else { Op::from(IndexedPut { axes }) };
     let dtype = if adds && update == DType::F32 { DType::F32 } else { target.dtype };
     b.push(op, &[value, indices, updates], &Type { dtype, ..target.clone() })
 }
@@ -120,7 +121,7 @@ fn updates_of_other_places_stay() {
     let (place, update) = (b.input(DType::S32, &[2, 1]), b.input(DType::F32, &[2]));
     let value = b.push(Op::Constant(Scalar::Float(0.0)), &[], &Type::new(DType::F32, &[4]));
     let added = b.push(
-        Op::IndexedAdd { axes: [0].into_iter().collect() },
+        Op::from(IndexedAdd { axes: [0].into_iter().collect() }),
         &[value, place, update],
         &Type::new(DType::F32, &[4]),
     );
@@ -132,7 +133,7 @@ fn updates_of_other_places_stay() {
     let b = Builder::new();
     let (value, place, update) = (b.input(DType::F32, &[4]), b.input(DType::S32, &[1, 1]), b.input(DType::F32, &[1]));
     let put = b.push(
-        Op::IndexedPut { axes: [0].into_iter().collect() },
+        Op::from(IndexedPut { axes: [0].into_iter().collect() }),
         &[value, place, update],
         &Type::new(DType::F32, &[4]),
     );
@@ -158,13 +159,14 @@ fn elements_are_taken_before_what_is_computed_of_them() {
             let shifted = b.subtract(x, line);
             let sum = b.sum(b.exp(shifted), &[axis]);
             let logs = b.subtract(shifted, b.reshape(b.log(sum), &lines));
-            let taken = b.push(Op::TakeAlongAxis { axis }, &[logs, indices], &Type::new(dtype, &taken_shape));
+            let taken = b.push(Op::from(TakeAlongAxis { axis }), &[logs, indices], &Type::new(dtype, &taken_shape));
             let result = b.multiply(taken, 2.0);
             let program = b.finish(&[result]).unwrap();
             let inputs: Vec<Array> = program.inputs.iter().map(|ty| graphs::values(ty, &mut rng)).collect();
             let optimized = optimize(program.clone(), &gpu()).unwrap();
             let taken_of_input = optimized.instructions.iter().any(|instruction| {
-                matches!(instruction.op, Op::TakeAlongAxis { .. }) && instruction.operands[0] == Operand::Input(0)
+                matches!(instruction.op, Op::Indexing(Indexing::TakeAlongAxis(_)))
+                    && instruction.operands[0] == Operand::Input(0)
             });
             let few = count <= shape[axis] / 4;
             assert_eq!(taken_of_input, few, "{optimized}");
@@ -181,7 +183,7 @@ fn what_lies_in_memory_anyway_is_taken_from() {
     let b = Builder::new();
     let (x, indices) = (b.input(DType::F32, &[6, 32]), b.input(DType::S64, &[6, 1]));
     let sines = b.sin(x);
-    let taken = b.push(Op::TakeAlongAxis { axis: 1 }, &[sines, indices], &Type::new(DType::F32, &[6, 1]));
+    let taken = b.push(Op::from(TakeAlongAxis { axis: 1 }), &[sines, indices], &Type::new(DType::F32, &[6, 1]));
     let program = b.finish(&[sines, taken]).unwrap();
     let optimized = optimize(program.clone(), &gpu()).unwrap();
     assert_eq!(ops(&optimized), ["sin", "take_along_axis"], "{optimized}");
@@ -204,7 +206,7 @@ fn counts_that_begin_anew_stay_updates() {
     let value = b.push(Op::Constant(Scalar::Float(0.0)), &[], &ty);
     let counted = b.push(Op::Iota { axis: Some(0) }, &[], &Type::new(DType::U8, &[rows, 1]));
     let joined = b.push(Op::Concatenate { axis: 1 }, &[counted, place], &Type::new(DType::U8, &[rows, 2]));
-    let put = b.push(Op::IndexedAdd { axes: (0..2).collect() }, &[value, joined, update], &ty);
+    let put = b.push(Op::from(IndexedAdd { axes: (0..2).collect() }), &[value, joined, update], &ty);
     let program = b.finish(&[put]).unwrap();
     let mut rng = Rng(20_261_133);
     let inputs = [places(&program.inputs[0], columns, &mut rng), graphs::values(&program.inputs[1], &mut rng)];
@@ -218,7 +220,7 @@ fn narrow_floats_are_put_as_they_are() {
     let (place, update) = (b.input(DType::S32, &[1, 1]), b.input(DType::Bf16, &[1]));
     let ty = Type::new(DType::Bf16, &[4]);
     let value = b.push(Op::Constant(Scalar::Float(0.0)), &[], &ty);
-    let put = b.push(Op::IndexedPut { axes: [0].into_iter().collect() }, &[value, place, update], &ty);
+    let put = b.push(Op::from(IndexedPut { axes: [0].into_iter().collect() }), &[value, place, update], &ty);
     let program = b.finish(&[put]).unwrap();
     assert!(ops(&optimize(program, &gpu()).unwrap()).contains(&"indexed_put"));
 }
@@ -231,7 +233,7 @@ fn steps_that_read_one_another_twice_are_taken_once() {
     for _ in 0..60 {
         x = b.add(x, x);
     }
-    let taken = b.push(Op::TakeAlongAxis { axis: 1 }, &[x, indices], &Type::new(DType::F32, &[8, 1]));
+    let taken = b.push(Op::from(TakeAlongAxis { axis: 1 }), &[x, indices], &Type::new(DType::F32, &[8, 1]));
     let program = b.finish(&[taken]).unwrap();
     assert!(optimize(program, &gpu()).unwrap().instructions.len() < 10);
 }

@@ -1,5 +1,6 @@
 //! Windows that lie side by side, which become reductions and elementwise ops.
 
+use nx_vulkan_engine::program::ops::window::{Window, WindowScatter};
 use nx_vulkan_engine::program::passes::{Target, optimize};
 use nx_vulkan_engine::program::{Builder, Op, Program, Reduction, Windows};
 use nx_vulkan_engine::{DType, Type, reference};
@@ -26,9 +27,9 @@ fn pool(dtype: DType, shape: &[u64], windows: &Windows, max: bool, zero: bool) -
     let initial = if zero { b.number(DType::S32, 0.0) } else { b.input(dtype, &[]) };
     let x = b.max(x, -1.0);
     let reduction = if max { Reduction::Max } else { Reduction::Min };
-    let extremes = Op::Window { reduction, windows: windows.clone() };
+    let extremes = Op::from(Window { reduction, windows: windows.clone() });
     let extremes = b.push(extremes, &[x], &Type::new(dtype, &counts));
-    let scatter = Op::WindowScatter { max, windows: windows.clone() };
+    let scatter = Op::from(WindowScatter { max, windows: windows.clone() });
     let scattered = b.push(scatter, &[x, source, initial], &Type::new(dtype, shape));
     let scattered = b.multiply(scattered, x);
     b.finish(&[extremes, scattered]).unwrap()
@@ -90,7 +91,7 @@ fn what_windows_chose_is_read_where_it_is_stored_anyway() {
     let x = b.input(DType::F32, &shape);
     let source = b.input(DType::F32, &windows.counts(&shape).unwrap());
     let y = b.max(b.add(b.multiply(b.subtract(x, 0.5), 3.0), 1.0), 0.0);
-    let scatter = Op::WindowScatter { max: true, windows };
+    let scatter = Op::from(WindowScatter { max: true, windows });
     let scattered = b.push(scatter, &[y, source, b.number(DType::F32, 0.0)], &Type::new(DType::F32, &shape));
     let sums = b.sum(scattered, &[0, 1, 2]);
     let scaled = b.multiply(scattered, b.broadcast(sums, &shape));

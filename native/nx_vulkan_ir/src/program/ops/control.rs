@@ -10,7 +10,7 @@ use crate::program::workgroup::supports;
 use crate::program::{Binary, Instruction, Op, Operand, Program, Unary, verify, workgroup};
 use crate::{DType, Result, Type};
 
-pub(super) fn names() -> Names {
+pub(super) fn names() -> Names<Op> {
     vec![
         named(
             "while",

@@ -1,9 +1,8 @@
 //! Ops evaluated element by element: a row each of name, types and cost.
 
-use super::kind::{Check, Class, Facts, Named, Names, OpKind, Reader, Sample};
+use super::kind::{Check, Class, Facts, Instance, Named, Names, OpKind, Reader};
 use super::rules::{class, one, require, same_shape};
 use crate::dtype::merge;
-use crate::program::Op;
 use crate::program::attribute::named_enum;
 use crate::shape::Dims;
 use crate::{CType, DType, Type};
@@ -303,21 +302,21 @@ pub(in crate::program) fn joint_shape(operands: &[&Type]) -> std::result::Result
     Ok(joint)
 }
 
-pub(super) fn names() -> Names {
-    let read: Reader = |name, a| {
+pub(super) fn names<Of: From<Elementwise> + 'static>() -> Names<Of> {
+    let read: Reader<Of> = |name, a| {
         let op = Elementwise::from_name(name).ok_or_else(|| a.fail("name", "an elementwise op"))?;
-        Ok(Op::from(op))
+        Ok(op.into())
     };
     Elementwise::all().map(|op| Named { name: op.name(), read, sample: Box::new(move || sample(op)) }).collect()
 }
 
 /// On floats, or else on integers.
-fn sample(op: Elementwise) -> Sample {
+fn sample<Of: From<Elementwise>>(op: Elementwise) -> Instance<Of> {
     let shapes: [&[u64]; 3] = [&[2, 3], &[3], &[]];
     let of = |dtype| shapes[..op.arity()].iter().map(|shape| Type::new(dtype, shape)).collect();
     let result = |dtype| result_dtype(op, &vec![dtype; op.arity()]);
     let dtype = if result(DType::F32).is_some() { DType::F32 } else { DType::S32 };
-    Sample { op: op.into(), operands: of(dtype), outs: vec![Type::new(result(dtype).unwrap_or(dtype), shapes[0])] }
+    Instance { op: op.into(), operands: of(dtype), outs: vec![Type::new(result(dtype).unwrap_or(dtype), shapes[0])] }
 }
 
 impl OpKind for Elementwise {

@@ -2,49 +2,22 @@
 
 use smallvec::smallvec;
 
-use super::kind::{Check, Class, Facts, Names, OpKind, named};
+use super::kind::{Check, Class, Facts, Names, OpKind, family, named};
 use super::rules::{
     along, axes_attr, axis_attr, combine_work, distinct, f32, holds, one, require, s32, same_dtype, same_shape,
 };
 use crate::Type;
-use crate::program::Op;
 use crate::program::attribute::Axes;
 use crate::program::wire::Attr;
-use crate::program::workgroup::update_count;
 use crate::shape::{Dims, elements};
+
+family! {
+    /// Ops whose indices are operands.
+    Indexing { Gather, Take, TakeAlongAxis, IndexedAdd, IndexedPut }
+}
 
 /// Instructions of one workgroup for each update that an element looks at, besides combining it.
 const UPDATE_COST: u64 = 4;
-
-pub(super) fn names() -> Names {
-    vec![
-        named(
-            "gather",
-            |_, a| Ok(Op::Gather { axes: a.ints("axes")? }),
-            || (Op::Gather { axes: smallvec![0] }, [f32(&[2, 3]), s32(&[4, 1])], [f32(&[4, 3])]),
-        ),
-        named(
-            "take",
-            |_, a| Ok(Op::Take { axis: a.axis("axis")? }),
-            || (Op::Take { axis: 1 }, [f32(&[2, 3]), s32(&[4, 5])], [f32(&[2, 4, 5])]),
-        ),
-        named(
-            "take_along_axis",
-            |_, a| Ok(Op::TakeAlongAxis { axis: a.axis("axis")? }),
-            || (Op::TakeAlongAxis { axis: 1 }, [f32(&[2, 3]), s32(&[2, 5])], [f32(&[2, 5])]),
-        ),
-        named(
-            "indexed_add",
-            |_, a| Ok(Op::IndexedAdd { axes: a.ints("axes")? }),
-            || (Op::IndexedAdd { axes: smallvec![0] }, rows_of_updates(), [f32(&[2, 3])]),
-        ),
-        named(
-            "indexed_put",
-            |_, a| Ok(Op::IndexedPut { axes: a.ints("axes")? }),
-            || (Op::IndexedPut { axes: smallvec![0] }, rows_of_updates(), [f32(&[2, 3])]),
-        ),
-    ]
-}
 
 /// A matrix, rows of it, and what they become, as samples take them.
 fn rows_of_updates() -> [Type; 3] {
@@ -71,8 +44,21 @@ fn rest(axes: &Axes, a: &Type) -> Dims {
     (0..a.shape.len()).filter(|axis| !axes.contains(axis)).map(|axis| a.shape[axis]).collect()
 }
 
-pub(in crate::program) struct Take {
+/// a, indices; the axes of the indices in the place of the axis
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Take {
+    /// Along which.
     pub axis: usize,
+}
+
+impl Take {
+    fn names<Of: From<Take> + 'static>() -> Names<Of> {
+        vec![named(
+            "take",
+            |_, a| Ok(Take { axis: a.axis("axis")? }.into()),
+            || (Take { axis: 1 }.into(), [f32(&[2, 3]), s32(&[4, 5])], [f32(&[2, 4, 5])]),
+        )]
+    }
 }
 
 impl OpKind for Take {
@@ -94,8 +80,21 @@ impl OpKind for Take {
     }
 }
 
-pub(in crate::program) struct TakeAlongAxis {
+/// a, indices; shapes differ along the axis only
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct TakeAlongAxis {
+    /// Along which.
     pub axis: usize,
+}
+
+impl TakeAlongAxis {
+    fn names<Of: From<TakeAlongAxis> + 'static>() -> Names<Of> {
+        vec![named(
+            "take_along_axis",
+            |_, a| Ok(TakeAlongAxis { axis: a.axis("axis")? }.into()),
+            || (TakeAlongAxis { axis: 1 }.into(), [f32(&[2, 3]), s32(&[2, 5])], [f32(&[2, 5])]),
+        )]
+    }
 }
 
 impl OpKind for TakeAlongAxis {
@@ -120,24 +119,37 @@ impl OpKind for TakeAlongAxis {
     }
 }
 
-pub(in crate::program) struct Gather<'a> {
-    pub axes: &'a Axes,
+/// a, indices
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Gather {
+    /// Those that the indices address.
+    pub axes: Axes,
 }
 
-impl OpKind for Gather<'_> {
+impl Gather {
+    fn names<Of: From<Gather> + 'static>() -> Names<Of> {
+        vec![named(
+            "gather",
+            |_, a| Ok(Gather { axes: a.ints("axes")? }.into()),
+            || (Gather { axes: smallvec![0] }.into(), [f32(&[2, 3]), s32(&[4, 1])], [f32(&[4, 3])]),
+        )]
+    }
+}
+
+impl OpKind for Gather {
     fn facts(&self) -> Facts {
         Facts::anywhere("gather", Class::Gather, 2)
     }
 
     fn attrs(&self) -> Vec<(String, Attr)> {
-        vec![axes_attr("axes", self.axes)]
+        vec![axes_attr("axes", &self.axes)]
     }
 
     fn check(&self, operands: &[&Type], outs: &[Type]) -> Check {
         let (a, out) = (operands[0], one(outs)?);
         same_dtype(a, out)?;
-        let vectors = index_vectors(self.axes, a, operands[1])?;
-        same_shape(&vectors.into_iter().chain(rest(self.axes, a)).collect::<Dims>(), out)
+        let vectors = index_vectors(&self.axes, a, operands[1])?;
+        same_shape(&vectors.into_iter().chain(rest(&self.axes, a)).collect::<Dims>(), out)
     }
 }
 
@@ -153,27 +165,45 @@ fn updates(axes: &Axes, operands: &[&Type], outs: &[Type]) -> Check {
     same_shape(&a.shape, out)
 }
 
+/// Index vectors of an op that takes indices.
+pub fn update_count(indices: &Type) -> u64 {
+    indices.elements() / indices.shape.last().copied().unwrap_or(1).max(1)
+}
+
 /// Every element looks at every update.
 fn work_of_updates(operands: &[&Type], outs: &[Type]) -> u64 {
     let updates = operands.get(1).map_or(1, |indices| update_count(indices));
     outs.first().map_or(0, |out| out.elements() * updates * (combine_work(out) + UPDATE_COST))
 }
 
-pub(in crate::program) struct IndexedAdd<'a> {
-    pub axes: &'a Axes,
+/// a, indices, updates
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct IndexedAdd {
+    /// Those that the indices address.
+    pub axes: Axes,
 }
 
-impl OpKind for IndexedAdd<'_> {
+impl IndexedAdd {
+    fn names<Of: From<IndexedAdd> + 'static>() -> Names<Of> {
+        vec![named(
+            "indexed_add",
+            |_, a| Ok(IndexedAdd { axes: a.ints("axes")? }.into()),
+            || (IndexedAdd { axes: smallvec![0] }.into(), rows_of_updates(), [f32(&[2, 3])]),
+        )]
+    }
+}
+
+impl OpKind for IndexedAdd {
     fn facts(&self) -> Facts {
         Facts::anywhere("indexed_add", Class::Scatter, 3)
     }
 
     fn attrs(&self) -> Vec<(String, Attr)> {
-        vec![axes_attr("axes", self.axes)]
+        vec![axes_attr("axes", &self.axes)]
     }
 
     fn check(&self, operands: &[&Type], outs: &[Type]) -> Check {
-        updates(self.axes, operands, outs)
+        updates(&self.axes, operands, outs)
     }
 
     fn flops(&self, operands: &[&Type], _: &[Type]) -> Option<u64> {
@@ -190,21 +220,34 @@ impl OpKind for IndexedAdd<'_> {
     }
 }
 
-pub(in crate::program) struct IndexedPut<'a> {
-    pub axes: &'a Axes,
+/// a, indices, updates
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct IndexedPut {
+    /// Those that the indices address.
+    pub axes: Axes,
 }
 
-impl OpKind for IndexedPut<'_> {
+impl IndexedPut {
+    fn names<Of: From<IndexedPut> + 'static>() -> Names<Of> {
+        vec![named(
+            "indexed_put",
+            |_, a| Ok(IndexedPut { axes: a.ints("axes")? }.into()),
+            || (IndexedPut { axes: smallvec![0] }.into(), rows_of_updates(), [f32(&[2, 3])]),
+        )]
+    }
+}
+
+impl OpKind for IndexedPut {
     fn facts(&self) -> Facts {
         Facts::anywhere("indexed_put", Class::Scatter, 3)
     }
 
     fn attrs(&self) -> Vec<(String, Attr)> {
-        vec![axes_attr("axes", self.axes)]
+        vec![axes_attr("axes", &self.axes)]
     }
 
     fn check(&self, operands: &[&Type], outs: &[Type]) -> Check {
-        updates(self.axes, operands, outs)
+        updates(&self.axes, operands, outs)
     }
 
     fn flops(&self, _: &[&Type], _: &[Type]) -> Option<u64> {

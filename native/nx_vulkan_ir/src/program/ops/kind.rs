@@ -1,6 +1,5 @@
 //! What is said about each op, in the words that all families of ops share.
 
-use crate::program::Op;
 use crate::program::index_map::IndexMap;
 use crate::program::wire::{Attr, Attrs};
 use crate::{Result, Type};
@@ -242,8 +241,17 @@ pub trait OpKind {
     }
 }
 
+/// An op of a family.
+pub trait Member {
+    /// The family, which is a variant of [`Op`](crate::program::Op).
+    type Family;
+
+    /// The op as one of its family.
+    fn of_family(self) -> Self::Family;
+}
+
 /// A family of ops: an enum of them, each of its own type, and all of their names. That type has its [`OpKind`] and
-/// `names`.
+/// `names`, of whatever holds such ops: families don't know [`Op`](crate::program::Op), which holds them.
 macro_rules! family {
     ($(#[$doc:meta])* $family:ident { $($op:ident),* $(,)? }) => {
         $(#[$doc])*
@@ -256,14 +264,16 @@ macro_rules! family {
                 match self { $($family::$op(op) => op),* }
             }
 
-            pub(super) fn names() -> Names {
+            pub(super) fn names<Of: $(From<$op> +)* 'static>() -> Names<Of> {
                 [$($op::names()),*].into_iter().flatten().collect()
             }
         }
 
-        $(impl From<$op> for Op {
-            fn from(op: $op) -> Op {
-                Op::$family($family::$op(op))
+        $(impl $crate::program::ops::Member for $op {
+            type Family = $family;
+
+            fn of_family(self) -> $family {
+                $family::$op(self)
             }
         })*
     };
@@ -272,36 +282,36 @@ macro_rules! family {
 pub(super) use family;
 
 /// Reads an op of a name from its attributes.
-pub(super) type Reader = fn(&str, &Attrs<'_>) -> Result<Op>;
+pub(super) type Reader<Of> = fn(&str, &Attrs<'_>) -> Result<Of>;
 
 /// The names of a family.
-pub(super) type Names = Vec<Named>;
+pub(super) type Names<Of> = Vec<Named<Of>>;
 
 /// An op by its name: all of its attributes differ.
-pub(super) struct Named {
+pub(super) struct Named<Of> {
     pub name: &'static str,
-    pub read: Reader,
-    pub sample: Box<dyn Fn() -> Sample>,
+    pub read: Reader<Of>,
+    pub sample: Box<dyn Fn() -> Instance<Of>>,
 }
 
 /// The op of a name, and what makes an instruction of it: the op, its operands and its results.
-pub(super) fn named<const OPERANDS: usize, const OUTS: usize>(
+pub(super) fn named<Of, const OPERANDS: usize, const OUTS: usize>(
     name: &'static str,
-    read: Reader,
-    sample: impl Fn() -> (Op, [Type; OPERANDS], [Type; OUTS]) + 'static,
-) -> Named {
+    read: Reader<Of>,
+    sample: impl Fn() -> (Of, [Type; OPERANDS], [Type; OUTS]) + 'static,
+) -> Named<Of> {
     let sample = move || {
         let (op, operands, outs) = sample();
-        Sample { op, operands: operands.into(), outs: outs.into() }
+        Instance { op, operands: operands.into(), outs: outs.into() }
     };
     Named { name, read, sample: Box::new(sample) }
 }
 
 /// An instruction that an op's rules accept: for what is made of all ops, tests and tables.
 #[derive(Debug, Clone)]
-pub struct Sample {
+pub struct Instance<Of> {
     /// The op.
-    pub op: Op,
+    pub op: Of,
     /// The types of its operands.
     pub operands: Vec<Type>,
     /// Those of its results.

@@ -1,63 +1,58 @@
 //! Factorizations and solvers of matrices, which are the last two axes of their operands.
 
-use super::kind::{Check, Class, Facts, Names, OpKind, named};
-use super::rules::{f32, flag_attr, require};
+use super::kind::{Check, Class, Facts, Names, OpKind, family, named};
+use super::rules::{PHASE_WORK, f32, flag_attr, require};
+use crate::program::factorization;
 use crate::program::linalg::{Linalg, Transform};
 use crate::program::wire::{Attr, Attrs};
-use crate::program::workgroup::PHASE_WORK;
-use crate::program::{Op, factorization};
 use crate::{DType, Result, Type};
 
 /// Instructions that one step of an elimination takes for each element, where one workgroup runs it as other ops.
 const ELIMINATION_COST: u64 = 6;
 
-pub(super) fn names() -> Names {
-    let matrix = || f32(&[3, 3]);
-    vec![
-        named(
-            "triangular_solve",
-            |_, a| Ok(Op::Linalg(read_triangular_solve(a)?)),
-            move || {
-                let (lower, left_side, transform) = (true, false, Transform::Transpose);
-                let op = Op::Linalg(Linalg::TriangularSolve { lower, left_side, transform });
-                (op, [matrix(), f32(&[2, 3])], [f32(&[2, 3])])
-            },
-        ),
-        named(
-            "cholesky",
-            |_, _| Ok(Op::Linalg(Linalg::Cholesky)),
-            move || (Op::Linalg(Linalg::Cholesky), [matrix()], [matrix()]),
-        ),
-        named(
-            "lu",
-            |_, _| Ok(Op::Linalg(Linalg::Lu)),
-            move || (Op::Linalg(Linalg::Lu), [matrix()], [matrix(), matrix(), matrix()]),
-        ),
-        named(
-            "solve",
-            |_, _| Ok(Op::Linalg(Linalg::Solve)),
-            move || {
-                let regular = Type::new(DType::U8, &[]);
-                (Op::Linalg(Linalg::Solve), [matrix(), f32(&[3, 2])], [f32(&[3, 2]), regular])
-            },
-        ),
-        named(
-            "determinant",
-            |_, _| Ok(Op::Linalg(Linalg::Determinant)),
-            move || (Op::Linalg(Linalg::Determinant), [matrix()], [f32(&[])]),
-        ),
-        named(
-            "qr",
-            |_, a| Ok(Op::Qr { complete: a.flag("complete")? }),
-            || (Op::Qr { complete: false }, [f32(&[3, 2])], [f32(&[3, 2]), f32(&[2, 2])]),
-        ),
-        named("eigh", |_, _| Ok(Op::Eigh), move || (Op::Eigh, [matrix()], [f32(&[3]), matrix()])),
-        named(
-            "svd",
-            |_, a| Ok(Op::Svd { full: a.flag("full")? }),
-            || (Op::Svd { full: false }, [f32(&[3, 2])], [f32(&[3, 2]), f32(&[2]), f32(&[2, 2])]),
-        ),
-    ]
+family! {
+    /// Ops on batches of matrices, which are the last two axes of their operands.
+    Matrix { Linalg, Qr, Eigh, Svd }
+}
+
+/// A matrix, for samples.
+fn matrix() -> Type {
+    f32(&[3, 3])
+}
+
+impl Linalg {
+    fn names<Of: From<Linalg> + 'static>() -> Names<Of> {
+        vec![
+            named(
+                "triangular_solve",
+                |_, a| Ok(read_triangular_solve(a)?.into()),
+                || {
+                    let (lower, left_side, transform) = (true, false, Transform::Transpose);
+                    let op = Linalg::TriangularSolve { lower, left_side, transform };
+                    (op.into(), [matrix(), f32(&[2, 3])], [f32(&[2, 3])])
+                },
+            ),
+            named("cholesky", |_, _| Ok(Linalg::Cholesky.into()), || (Linalg::Cholesky.into(), [matrix()], [matrix()])),
+            named(
+                "lu",
+                |_, _| Ok(Linalg::Lu.into()),
+                || (Linalg::Lu.into(), [matrix()], [matrix(), matrix(), matrix()]),
+            ),
+            named(
+                "solve",
+                |_, _| Ok(Linalg::Solve.into()),
+                || {
+                    let regular = Type::new(DType::U8, &[]);
+                    (Linalg::Solve.into(), [matrix(), f32(&[3, 2])], [f32(&[3, 2]), regular])
+                },
+            ),
+            named(
+                "determinant",
+                |_, _| Ok(Linalg::Determinant.into()),
+                || (Linalg::Determinant.into(), [matrix()], [f32(&[])]),
+            ),
+        ]
+    }
 }
 
 fn read_triangular_solve(attrs: &Attrs<'_>) -> Result<Linalg> {
@@ -74,15 +69,15 @@ fn read_triangular_solve(attrs: &Attrs<'_>) -> Result<Linalg> {
     Ok(Linalg::TriangularSolve { lower: lower?, left_side: left_side?, transform })
 }
 
-impl Op {
+impl Matrix {
     /// The types of the factors of matrices of type `a`, or `None` where the op is no factorization, or `a` no matrix
     /// that it takes.
-    pub fn factors(&self, a: &Type) -> Option<Vec<Type>> {
+    pub(in crate::program) fn factors(&self, a: &Type) -> Option<Vec<Type>> {
         match self {
-            Op::Qr { complete } => factorization::qr(a, *complete),
-            Op::Eigh => factorization::eigh(a),
-            Op::Svd { full } => factorization::svd(a, *full),
-            _ => None,
+            Matrix::Linalg(_) => None,
+            Matrix::Qr(op) => factorization::qr(a, op.complete),
+            Matrix::Eigh(_) => factorization::eigh(a),
+            Matrix::Svd(op) => factorization::svd(a, op.full),
         }
     }
 }
@@ -93,8 +88,21 @@ fn gives(expected: Option<Vec<Type>>, outs: &[Type]) -> Check {
     require(expected == outs, || format!("gives {expected:?}, not {outs:?}"))
 }
 
-pub(in crate::program) struct Qr {
+/// a; gives q and r
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Qr {
+    /// With as many columns of q as `a` has rows, else as many as the shorter axis.
     pub complete: bool,
+}
+
+impl Qr {
+    fn names<Of: From<Qr> + 'static>() -> Names<Of> {
+        vec![named(
+            "qr",
+            |_, a| Ok(Qr { complete: a.flag("complete")? }.into()),
+            || (Qr { complete: false }.into(), [f32(&[3, 2])], [f32(&[3, 2]), f32(&[2, 2])]),
+        )]
+    }
 }
 
 impl OpKind for Qr {
@@ -111,7 +119,15 @@ impl OpKind for Qr {
     }
 }
 
-pub(in crate::program) struct Eigh;
+/// a; gives eigenvalues, the largest first, and eigenvectors as columns
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Eigh;
+
+impl Eigh {
+    fn names<Of: From<Eigh> + 'static>() -> Names<Of> {
+        vec![named("eigh", |_, _| Ok(Eigh.into()), || (Eigh.into(), [matrix()], [f32(&[3]), matrix()]))]
+    }
+}
 
 impl OpKind for Eigh {
     fn facts(&self) -> Facts {
@@ -123,8 +139,21 @@ impl OpKind for Eigh {
     }
 }
 
-pub(in crate::program) struct Svd {
+/// a; gives u, s and v transposed
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Svd {
+    /// Both square, else with as many vectors as the shorter axis.
     pub full: bool,
+}
+
+impl Svd {
+    fn names<Of: From<Svd> + 'static>() -> Names<Of> {
+        vec![named(
+            "svd",
+            |_, a| Ok(Svd { full: a.flag("full")? }.into()),
+            || (Svd { full: false }.into(), [f32(&[3, 2])], [f32(&[3, 2]), f32(&[2]), f32(&[2, 2])]),
+        )]
+    }
 }
 
 impl OpKind for Svd {

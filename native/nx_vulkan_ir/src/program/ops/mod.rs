@@ -2,24 +2,24 @@
 //! its family. [`Op::kind`] leads there; whatever else asks about an op asks its [`OpKind`].
 //!
 //! A new op is a variant of [`Op`], its line in [`Op::kind`], and an implementation of [`OpKind`] with its name and
-//! reader here. Ops that passes don't look into come in families, one variant of [`Op`] each: there an op is a type of
-//! its own with its names and its [`OpKind`], and a word in the family's list. One that only moves elements says there where they come from, of which eager code and the generators of
-//! kernels make theirs.
+//! reader here. Ops whose kernels nothing is fused into come in families, each a variant of [`Op`]: there a new op is a
+//! type of its own with names and [`OpKind`], and a word in the family's list. One that only moves elements says there
+//! where they come from, of which eager code and the generators of kernels make theirs.
 
 mod control;
 mod elementwise;
-mod index;
+pub mod index;
 mod kind;
-mod matrix;
+pub mod matrix;
 pub mod order;
 mod placement;
 mod product;
 mod reduction;
 mod rules;
 mod source;
-mod transform;
+pub mod transform;
 mod view;
-mod window;
+pub mod window;
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -33,34 +33,37 @@ use crate::{Error, Result, Type};
 
 pub use elementwise::{Binary, Elementwise, Rule, Unary, accepts, result_dtype};
 pub(super) use elementwise::{joint_shape, keeps_bits};
-pub use kind::{Arity, Class, Facts, OpKind, Sample};
-pub use rules::multiplied;
+pub use kind::{Arity, Class, Facts, Instance, Member, OpKind};
+pub use rules::{PHASE_WORK, multiplied};
 pub use transform::flops_of_transform;
 
 use kind::{Check, Named, Names, Reader};
 use rules::require;
 
-static FAMILIES: [fn() -> Names; 12] = [
+static FAMILIES: [fn() -> Names<Op>; 12] = [
     elementwise::names,
     source::names,
     view::names,
     placement::names,
     reduction::names,
-    window::names,
+    window::Windowed::names,
     order::Order::names,
     product::names,
-    index::names,
-    transform::names,
-    matrix::names,
+    index::Indexing::names,
+    transform::Spectral::names,
+    matrix::Matrix::names,
     control::names,
 ];
 
-static READERS: LazyLock<HashMap<&'static str, Reader>> =
+static READERS: LazyLock<HashMap<&'static str, Reader<Op>>> =
     LazyLock::new(|| all().map(|named| (named.name, named.read)).collect());
 
-fn all() -> impl Iterator<Item = Named> {
+fn all() -> impl Iterator<Item = Named<Op>> {
     FAMILIES.iter().flat_map(|names| names())
 }
+
+/// An instruction that an op's rules accept.
+pub type Sample = Instance<Op>;
 
 /// The names of all ops, family by family, and an instruction of each.
 pub fn samples() -> Vec<(&'static str, Sample)> {
@@ -97,27 +100,16 @@ impl Op {
             Op::AllClose { equal_nan, rtol, atol } => {
                 ask(&reduction::AllClose { equal_nan: *equal_nan, rtol: *rtol, atol: *atol })
             }
-            Op::Window { reduction, windows } => ask(&window::Window { reduction: *reduction, windows }),
             Op::Order(op) => ask(op.kind()),
+            Op::Indexing(op) => ask(op.kind()),
+            Op::Windowed(op) => ask(op.kind()),
+            Op::Spectral(op) => ask(op.kind()),
+            Op::Matrix(op) => ask(op.kind()),
             Op::Dot { contract_a, batch_a, contract_b, batch_b } => {
                 ask(&product::Dot { contract: [contract_a, contract_b], batch: [batch_a, batch_b] })
             }
             Op::Conv(conv) => ask(&**conv),
             Op::Fold { axes, function } => ask(&reduction::Fold { axes, function }),
-            Op::WindowFold { windows, function } => ask(&window::WindowFold { windows, function }),
-            Op::Take { axis } => ask(&index::Take { axis: *axis }),
-            Op::TakeAlongAxis { axis } => ask(&index::TakeAlongAxis { axis: *axis }),
-            Op::WindowScatter { max, windows } => ask(&window::WindowScatter { max: *max, windows }),
-            Op::Fft { kind, axis, length, eps } => {
-                ask(&transform::Fft { kind: *kind, axis: *axis, length: *length, eps: *eps })
-            }
-            Op::Gather { axes } => ask(&index::Gather { axes }),
-            Op::IndexedAdd { axes } => ask(&index::IndexedAdd { axes }),
-            Op::IndexedPut { axes } => ask(&index::IndexedPut { axes }),
-            Op::Qr { complete } => ask(&matrix::Qr { complete: *complete }),
-            Op::Linalg(op) => ask(op),
-            Op::Eigh => ask(&matrix::Eigh),
-            Op::Svd { full } => ask(&matrix::Svd { full: *full }),
             Op::While(body) => ask(&**body),
             Op::Cond(branches) => ask(&**branches),
             Op::Fused(body) => ask(&control::Fused { body }),

@@ -2,7 +2,6 @@
 
 use super::kind::{Check, Class, Facts, Names, OpKind, family, named};
 use super::rules::{along, axis_attr, combine_work, f32, flag_attr, one, ordered, s32, same_dtype, same_shape};
-use crate::program::Op;
 use crate::program::attribute::Cumulative;
 use crate::program::wire::{Attr, Attrs};
 use crate::{Result, Type};
@@ -12,10 +11,7 @@ family! {
     Order { Scan, Sort, Argsort, TopK }
 }
 
-/// Elements that are combined for each of a scan, about, where one workgroup runs it as other ops.
-const SCAN_COST: u64 = 32;
-
-/// Instructions for each pair of elements that a sort compares there.
+/// Instructions for each pair of elements that a sort compares where one workgroup runs it as other ops.
 const SORT_COST: u64 = 16;
 
 /// Every pair along the axis.
@@ -34,7 +30,7 @@ pub struct Sort {
 }
 
 impl Sort {
-    fn names() -> Names {
+    fn names<Of: From<Sort> + 'static>() -> Names<Of> {
         vec![named(
             "sort",
             |_, a| Ok(Sort { axis: a.axis("axis")?, descending: a.flag("descending")? }.into()),
@@ -75,7 +71,7 @@ pub struct Argsort {
 }
 
 impl Argsort {
-    fn names() -> Names {
+    fn names<Of: From<Argsort> + 'static>() -> Names<Of> {
         vec![named(
             "argsort",
             |_, a| Ok(Argsort { axis: a.axis("axis")?, descending: a.flag("descending")? }.into()),
@@ -113,7 +109,7 @@ pub struct TopK {
 }
 
 impl TopK {
-    fn names() -> Names {
+    fn names<Of: From<TopK> + 'static>() -> Names<Of> {
         vec![named(
             "top_k",
             |_, a| Ok(TopK { k: a.axis("k")? as u64 }.into()),
@@ -147,6 +143,9 @@ impl OpKind for TopK {
     }
 }
 
+/// Elements that are combined for each of a scan there, about.
+const SCAN_COST: u64 = 32;
+
 /// a; each element is combined with all before it
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Scan {
@@ -159,7 +158,7 @@ pub struct Scan {
 }
 
 impl Scan {
-    fn names() -> Names {
+    fn names<Of: From<Scan> + 'static>() -> Names<Of> {
         let all = Cumulative::ALL.iter().map(|&scan| {
             let sample = move || (Scan { scan, axis: 0, reverse: true }.into(), [f32(&[2, 3])], [f32(&[2, 3])]);
             named(scan.name(), Scan::read, sample)
@@ -167,7 +166,7 @@ impl Scan {
         all.collect()
     }
 
-    fn read(name: &str, a: &Attrs<'_>) -> Result<Op> {
+    fn read<Of: From<Scan>>(name: &str, a: &Attrs<'_>) -> Result<Of> {
         let scan = Cumulative::from_name(name).ok_or_else(|| a.fail("name", "a running reduction"))?;
         Ok(Scan { scan, axis: a.axis("axis")?, reverse: a.flag("reverse")? }.into())
     }

@@ -12,7 +12,7 @@ use crate::program::wire::{Attr, Attrs};
 use crate::shape::Dims;
 use crate::{Result, Type};
 
-pub(super) fn names() -> Names {
+pub(super) fn names() -> Names<Op> {
     vec![
         named(
             "concatenate",

@@ -13,7 +13,7 @@ use crate::{DType, Type};
 /// Instructions of one workgroup for a product and its operands, besides adding it up.
 const PRODUCT_COST: u64 = 8;
 
-pub(super) fn names() -> Names {
+pub(super) fn names() -> Names<Op> {
     vec![
         named(
             "dot",

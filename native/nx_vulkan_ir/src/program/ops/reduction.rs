@@ -11,7 +11,7 @@ use crate::program::function::Function;
 use crate::program::wire::{Attr, Attrs};
 use crate::{CType, DType, Result, Type};
 
-pub(super) fn names() -> Names {
+pub(super) fn names() -> Names<Op> {
     let reductions = Reduction::ALL.iter().map(|&reduction| {
         let dtype = match reduction {
             Reduction::Sum | Reduction::Product | Reduction::Max | Reduction::Min => DType::F32,
@@ -133,14 +133,6 @@ fn read_fold(_: &str, a: &Attrs<'_>) -> Result<Op> {
     Ok(Op::Fold { axes: a.ints("axes")?, function: Box::new(Function::from_wire(a)?) })
 }
 
-/// Whether a function of an element, the accumulator, and scalars takes the operands and gives the result.
-pub(super) fn folds(function: &Function, operands: &[&Type], out: &Type) -> Check {
-    require(operands[1..].iter().all(|t| t.elements() == 1), || "needs an operand, and scalars".to_string())?;
-    let captured = operands[2..].iter().map(|t| t.dtype);
-    let inputs: Vec<DType> = [operands[0].dtype, out.dtype].into_iter().chain(captured).collect();
-    function.check(&inputs, out.dtype)
-}
-
 impl OpKind for Fold<'_> {
     fn facts(&self) -> Facts {
         Facts { arity: Arity::AtLeast(2), ..Facts::alone("reduce", Class::Fold, 2) }
@@ -152,7 +144,7 @@ impl OpKind for Fold<'_> {
 
     fn check(&self, operands: &[&Type], outs: &[Type]) -> Check {
         let out = one(outs)?;
-        folds(self.function, operands, out)?;
+        self.function.folds(operands, out)?;
         kept(self.axes, operands[0], out)
     }
 

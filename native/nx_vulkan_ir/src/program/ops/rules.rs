@@ -24,6 +24,9 @@ pub fn multiplied(factors: &[u64]) -> Option<u64> {
     factors.iter().try_fold(1u64, |all, &factor| all.checked_mul(factor))
 }
 
+/// Work, about the instructions of all invocations, that every phase costs besides that of its elements: a barrier.
+pub const PHASE_WORK: u64 = 1_500;
+
 pub(super) fn require(condition: bool, reason: impl FnOnce() -> String) -> Check {
     if condition { Ok(()) } else { Err(reason()) }
 }

@@ -7,7 +7,7 @@ use crate::program::attribute::Scalar;
 use crate::program::wire::{Attr, Attrs};
 use crate::{DType, Result, Type};
 
-pub(super) fn names() -> Names {
+pub(super) fn names() -> Names<Op> {
     vec![
         named(
             "constant",

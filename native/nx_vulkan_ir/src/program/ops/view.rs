@@ -14,7 +14,7 @@ use crate::program::index_map::{IndexMap, Line, Place, repeated};
 use crate::program::wire::Attr;
 use crate::shape::Dims;
 
-pub(super) fn names() -> Names {
+pub(super) fn names() -> Names<Op> {
     vec![
         named("bitcast", |_, _| Ok(Op::Bitcast), || (Op::Bitcast, [f32(&[2, 3])], [s32(&[2, 3])])),
         named("reshape", |_, _| Ok(Op::Reshape), || (Op::Reshape, [f32(&[2, 3])], [f32(&[3, 2])])),

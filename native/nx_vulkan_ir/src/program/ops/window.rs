@@ -2,45 +2,17 @@
 
 use smallvec::smallvec;
 
-use super::kind::{Arity, Check, Class, Facts, Names, OpKind, named};
-use super::reduction::folds;
+use super::kind::{Arity, Check, Class, Facts, Names, OpKind, family, named};
 use super::rules::{f32, holds, multiplied, one, require, s32, same_dtype, same_shape};
 use crate::program::attribute::Reduction;
 use crate::program::function::Function;
+use crate::program::window::Windows;
 use crate::program::wire::{Attr, Attrs};
-use crate::program::{Op, Windows};
 use crate::{Result, Type};
 
-pub(super) fn names() -> Names {
-    let reductions = Reduction::WINDOWED.iter().map(|&reduction| {
-        let sample = move || (Op::Window { reduction, windows: windows(2) }, [f32(&[5, 3])], [f32(&[2, 3])]);
-        named(reduction.window_name(), read_window, sample)
-    });
-    let scattered = |max| {
-        let op = Op::WindowScatter { max, windows: windows(1) };
-        (op, [f32(&[5, 3]), f32(&[3, 3]), f32(&[])], [f32(&[5, 3])])
-    };
-    let others = [
-        named(
-            "window_reduce",
-            |_, a| Ok(Op::WindowFold { windows: Windows::from_wire(a)?, function: Box::new(Function::from_wire(a)?) }),
-            || {
-                let fold = Op::WindowFold { windows: windows(2), function: Box::new(Function::sample()) };
-                (fold, [f32(&[5, 3]), s32(&[]), s32(&[])], [f32(&[2, 3])])
-            },
-        ),
-        named(
-            "window_scatter_max",
-            |_, a| Ok(Op::WindowScatter { max: true, windows: Windows::from_wire(a)? }),
-            move || scattered(true),
-        ),
-        named(
-            "window_scatter_min",
-            |_, a| Ok(Op::WindowScatter { max: false, windows: Windows::from_wire(a)? }),
-            move || scattered(false),
-        ),
-    ];
-    reductions.chain(others).collect()
+family! {
+    /// Ops on windows of elements.
+    Windowed { Window, WindowFold, WindowScatter }
 }
 
 /// Windows of two rows so far apart, for samples.
@@ -59,18 +31,32 @@ fn flops_of(windows: &Windows, operands: &[&Type]) -> Option<u64> {
     multiplied(&[multiplied(&counts)?, multiplied(&windows.sizes)?])
 }
 
-pub(in crate::program) struct Window<'a> {
+/// a; sum, product, max or min of each window
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Window {
+    /// By what.
     pub reduction: Reduction,
-    pub windows: &'a Windows,
+    /// Which elements.
+    pub windows: Windows,
 }
 
-fn read_window(name: &str, a: &Attrs<'_>) -> Result<Op> {
-    let found = Reduction::WINDOWED.iter().find(|reduction| reduction.window_name() == name);
-    let reduction = *found.ok_or_else(|| a.fail("name", "a reduction of windows"))?;
-    Ok(Op::Window { reduction, windows: Windows::from_wire(a)? })
+impl Window {
+    fn names<Of: From<Window> + 'static>() -> Names<Of> {
+        let all = Reduction::WINDOWED.iter().map(|&reduction| {
+            let sample = move || (Window { reduction, windows: windows(2) }.into(), [f32(&[5, 3])], [f32(&[2, 3])]);
+            named(reduction.window_name(), Window::read, sample)
+        });
+        all.collect()
+    }
+
+    fn read<Of: From<Window>>(name: &str, a: &Attrs<'_>) -> Result<Of> {
+        let found = Reduction::WINDOWED.iter().find(|reduction| reduction.window_name() == name);
+        let reduction = *found.ok_or_else(|| a.fail("name", "a reduction of windows"))?;
+        Ok(Window { reduction, windows: Windows::from_wire(a)? }.into())
+    }
 }
 
-impl OpKind for Window<'_> {
+impl OpKind for Window {
     fn facts(&self) -> Facts {
         Facts::alone(self.reduction.window_name(), Class::Window, 1)
     }
@@ -88,16 +74,36 @@ impl OpKind for Window<'_> {
     }
 
     fn flops(&self, operands: &[&Type], _: &[Type]) -> Option<u64> {
-        flops_of(self.windows, operands)
+        flops_of(&self.windows, operands)
     }
 }
 
-pub(in crate::program) struct WindowFold<'a> {
-    pub windows: &'a Windows,
-    pub function: &'a Function,
+/// a, initial value, captured scalars; a fold of each window, with the initial value in the padding
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct WindowFold {
+    /// Which elements.
+    pub windows: Windows,
+    /// Of an element and the accumulator, in row-major order.
+    pub function: Box<Function>,
 }
 
-impl OpKind for WindowFold<'_> {
+impl WindowFold {
+    fn names<Of: From<WindowFold> + 'static>() -> Names<Of> {
+        vec![named(
+            "window_reduce",
+            |_, a| {
+                let function = Box::new(Function::from_wire(a)?);
+                Ok(WindowFold { windows: Windows::from_wire(a)?, function }.into())
+            },
+            || {
+                let fold = WindowFold { windows: windows(2), function: Box::new(Function::sample()) };
+                (fold.into(), [f32(&[5, 3]), s32(&[]), s32(&[])], [f32(&[2, 3])])
+            },
+        )]
+    }
+}
+
+impl OpKind for WindowFold {
     fn facts(&self) -> Facts {
         Facts { arity: Arity::AtLeast(2), ..Facts::alone("window_reduce", Class::Fold, 2) }
     }
@@ -108,21 +114,47 @@ impl OpKind for WindowFold<'_> {
 
     fn check(&self, operands: &[&Type], outs: &[Type]) -> Check {
         let out = one(outs)?;
-        folds(self.function, operands, out)?;
+        self.function.folds(operands, out)?;
         same_shape(&self.windows.counts(&operands[0].shape)?, out)
     }
 
     fn flops(&self, operands: &[&Type], _: &[Type]) -> Option<u64> {
-        multiplied(&[flops_of(self.windows, operands)?, self.function.steps.len() as u64])
+        multiplied(&[flops_of(&self.windows, operands)?, self.function.steps.len() as u64])
     }
 }
 
-pub(in crate::program) struct WindowScatter<'a> {
+/// a, sources, initial value; adds each window's source to its largest (or smallest) element, the last of equal
+/// ones
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct WindowScatter {
+    /// To the largest.
     pub max: bool,
-    pub windows: &'a Windows,
+    /// Which elements.
+    pub windows: Windows,
 }
 
-impl OpKind for WindowScatter<'_> {
+impl WindowScatter {
+    fn names<Of: From<WindowScatter> + 'static>() -> Names<Of> {
+        let scattered = |max| {
+            let op = WindowScatter { max, windows: windows(1) };
+            (op.into(), [f32(&[5, 3]), f32(&[3, 3]), f32(&[])], [f32(&[5, 3])])
+        };
+        vec![
+            named(
+                "window_scatter_max",
+                |_, a| Ok(WindowScatter { max: true, windows: Windows::from_wire(a)? }.into()),
+                move || scattered(true),
+            ),
+            named(
+                "window_scatter_min",
+                |_, a| Ok(WindowScatter { max: false, windows: Windows::from_wire(a)? }.into()),
+                move || scattered(false),
+            ),
+        ]
+    }
+}
+
+impl OpKind for WindowScatter {
     fn facts(&self) -> Facts {
         let name = if self.max { "window_scatter_max" } else { "window_scatter_min" };
         Facts::alone(name, Class::Window, 3)
@@ -144,6 +176,6 @@ impl OpKind for WindowScatter<'_> {
     }
 
     fn flops(&self, operands: &[&Type], _: &[Type]) -> Option<u64> {
-        flops_of(self.windows, operands)
+        flops_of(&self.windows, operands)
     }
 }

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 
 use super::rewrite::Rewriter;
+use crate::program::ops::index::{Indexing, TakeAlongAxis};
 use crate::program::{Instruction, Op, Operand, Program};
 use crate::{Result, Type};
 
@@ -19,7 +20,7 @@ pub fn run(program: &Program) -> Result<Program> {
     let takes = Takes { program, users, type_of: program.types(), maker: program.makers() };
     for (at, old) in program.instructions.iter().enumerate() {
         let taken = match (&old.op, &old.operands[..], old.outs.as_slice()) {
-            (&Op::TakeAlongAxis { axis }, &[a, indices], [out])
+            (&Op::Indexing(Indexing::TakeAlongAxis(TakeAlongAxis { axis })), &[a, indices], [out])
                 if takes.only_reader(a) == Some(at)
                     && (takes.type_of)(a).is_some_and(|a| out.elements() <= a.elements() / MAX_PART) =>
             {
@@ -68,7 +69,7 @@ impl<'a, T: Fn(Operand) -> Option<&'a Type>, M: Fn(Operand) -> Option<usize>> Ta
     fn is_computed(&self, operand: Operand) -> bool {
         let is_light = |&user: &usize| {
             let op = &self.program.instructions[user].op;
-            op.elementwise().is_some() || matches!(op, Op::Reduce { .. } | Op::TakeAlongAxis { .. })
+            op.elementwise().is_some() || matches!(op, Op::Reduce { .. } | Op::Indexing(Indexing::TakeAlongAxis(_)))
         };
         !self.program.outputs.contains(&operand)
             && self.users.get(&operand).is_some_and(|users| users.iter().all(is_light))
@@ -109,7 +110,7 @@ impl<'a, T: Fn(Operand) -> Option<&'a Type>, M: Fn(Operand) -> Option<usize>> Ta
                     None => {
                         let of = new.operand(part)?;
                         let ty = Type { dtype: ty.dtype, shape: taking.shape.shape.clone() };
-                        new.push_one(Op::TakeAlongAxis { axis: taking.axis }, &[of, taking.indices], &ty)
+                        new.push_one(Op::from(TakeAlongAxis { axis: taking.axis }), &[of, taking.indices], &ty)
                     }
                 };
                 parts.push(taken);

@@ -5,6 +5,7 @@ use smallvec::SmallVec;
 
 use super::rewrite::Rewriter;
 use crate::program::attribute::{Axes, Scalar};
+use crate::program::ops::index::{IndexedAdd, IndexedPut, Indexing};
 use crate::program::{Binary, Instruction, Op, Operand, Program};
 use crate::shape::Dims;
 use crate::{DType, Result, Type};
@@ -14,8 +15,8 @@ pub fn run(program: &Program) -> Result<Program> {
     for old in &program.instructions {
         let instruction = Instruction { operands: new.operands(old)?, ..old.clone() };
         let chosen = match &instruction.op {
-            Op::IndexedAdd { axes } => chosen(&mut new, &instruction, axes, true)?,
-            Op::IndexedPut { axes } => chosen(&mut new, &instruction, axes, false)?,
+            Op::Indexing(Indexing::IndexedAdd(IndexedAdd { axes })) => chosen(&mut new, &instruction, axes, true)?,
+            Op::Indexing(Indexing::IndexedPut(IndexedPut { axes })) => chosen(&mut new, &instruction, axes, false)?,
             _ => None,
         };
         match chosen {

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use smallvec::{SmallVec, smallvec};
 
 use super::rewrite::Rewriter;
+use crate::program::ops::index::Indexing;
 use crate::program::{Instruction, Op, Operand, Program};
 use crate::{DType, Result, Type};
 
@@ -186,7 +187,11 @@ impl Packing {
 fn has_barrier(op: &Op) -> bool {
     matches!(
         op,
-        Op::Reduce { .. } | Op::Dot { .. } | Op::IndexedAdd { .. } | Op::IndexedPut { .. } | Op::While(_) | Op::Cond(_)
+        Op::Reduce { .. }
+            | Op::Dot { .. }
+            | Op::Indexing(Indexing::IndexedAdd(_) | Indexing::IndexedPut(_))
+            | Op::While(_)
+            | Op::Cond(_)
     )
 }
 

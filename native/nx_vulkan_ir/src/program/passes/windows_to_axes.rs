@@ -5,6 +5,7 @@ use smallvec::SmallVec;
 
 use super::rewrite::Rewriter;
 use crate::program::attribute::{Axes, Scalar};
+use crate::program::ops::window::{Window, WindowScatter, Windowed};
 use crate::program::{Binary, Instruction, Op, Operand, Program, Reduction, Windows};
 use crate::shape::{Dims, elements};
 use crate::{DType, Result, Type};
@@ -17,10 +18,13 @@ pub fn run(program: &Program) -> Result<Program> {
     for old in &program.instructions {
         let instruction = Instruction { operands: new.operands(old)?, ..old.clone() };
         let extreme = match &instruction.op {
-            Op::Window { reduction: reduction @ (Reduction::Max | Reduction::Min), windows } => {
-                reduced(&mut new, &instruction, *reduction, windows)?
+            Op::Windowed(Windowed::Window(Window {
+                reduction: reduction @ (Reduction::Max | Reduction::Min),
+                windows,
+            })) => reduced(&mut new, &instruction, *reduction, windows)?,
+            Op::Windowed(Windowed::WindowScatter(WindowScatter { max, windows })) => {
+                scattered(&mut new, &instruction, *max, windows)?
             }
-            Op::WindowScatter { max, windows } => scattered(&mut new, &instruction, *max, windows)?,
             _ => None,
         };
         match extreme {

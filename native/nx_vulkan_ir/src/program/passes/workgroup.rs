@@ -9,7 +9,8 @@ use super::target::{Saving, Target};
 use super::{loop_fuel, unroll};
 use crate::program::attribute::Scalar;
 use crate::program::counted::Trips;
-use crate::program::workgroup::{PHASE_WORK, keeps_digits, supports_op, work};
+use crate::program::ops::PHASE_WORK;
+use crate::program::workgroup::{keeps_digits, supports_op, work};
 use crate::program::{Binary, Instruction, Loop, Op, Operand, Program};
 use crate::{DType, Result, Type};
 

@@ -3,6 +3,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use crate::program::linalg::EPSILON;
+use crate::program::ops::index::TakeAlongAxis;
 use crate::program::{Builder, Op, Operand, Reduction};
 use crate::{DType, Type};
 
@@ -187,7 +188,7 @@ fn eliminated(b: &Builder, a: Operand, right: Operand) -> Eliminated {
         let row = |a: Operand| {
             let shape = [batch, 1, b.ty(a).shape[2]];
             let places = b.push(Op::Broadcast { axes: smallvec![0, 1, 2] }, &[pivot], &Type::new(DType::S32, &shape));
-            b.push(Op::TakeAlongAxis { axis: 1 }, &[a, places], &Type::new(dtype, &shape))
+            b.push(Op::from(TakeAlongAxis { axis: 1 }), &[a, places], &Type::new(dtype, &shape))
         };
         let element = row(column);
         let without = |a: Operand| {
@@ -216,7 +217,7 @@ pub fn solve(b: &Builder, a: Operand, right: Operand) -> [Operand; 2] {
     let places = b.reduce(Reduction::Sum, b.select(b.equal(order, row), column, 0.0), &[2], true);
     let ty = Type::new(DType::U32, &[batch, n, columns]);
     let places = b.push(Op::Broadcast { axes: smallvec![0, 1, 2] }, &[places], &ty);
-    let x = b.push(Op::TakeAlongAxis { axis: 1 }, &[found.right, places], &Type::new(out.dtype, &ty.shape));
+    let x = b.push(Op::from(TakeAlongAxis { axis: 1 }), &[found.right, places], &Type::new(out.dtype, &ty.shape));
     let is_regular = b.reduce(Reduction::All, found.is_regular, &[0, 1, 2], false);
     [b.reshape(x, &out.shape), is_regular]
 }

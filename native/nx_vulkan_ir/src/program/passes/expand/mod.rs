@@ -9,6 +9,7 @@ use order::MAX_SCAN;
 
 use super::rewrite::Rewriter;
 use crate::program::linalg::{Linalg, Transform};
+use crate::program::ops::matrix::Matrix;
 use crate::program::ops::order::{Argsort, Order, Scan, Sort};
 use crate::program::{Builder, Instruction, Op, Operand, Program};
 use crate::{DType, Result, Type};
@@ -55,7 +56,7 @@ fn expanded(instruction: &Instruction, types: &[Type]) -> Result<Option<Program>
         (&Op::Order(Order::Argsort(Argsort { axis, descending })), &[a]) if length(axis) <= MAX_SORT => {
             vec![order::argsorted(&b, a, axis, descending, out.dtype)]
         }
-        (&Op::Linalg(op), _) if is_small && is_real => {
+        (&Op::Matrix(Matrix::Linalg(op)), _) if is_small && is_real => {
             let same = |&a: &Operand| if b.ty(a).dtype == out.dtype { a } else { b.as_type(a, out.dtype) };
             match (op, &inputs.iter().map(same).collect::<Vec<_>>()[..]) {
                 (Linalg::Cholesky, &[a]) => vec![linear::cholesky(&b, a)],
@@ -163,7 +164,7 @@ mod tests {
     fn factors_of_matrices() {
         for (batch, n) in [(&[][..], 1), (&[], 2), (&[], 7), (&[2, 3], 5), (&[], 31)] {
             let a = definite(batch, n);
-            let op = Op::Linalg(Linalg::Cholesky);
+            let op = Op::from(Linalg::Cholesky);
             assert!(apart(&op, std::slice::from_ref(&a), &a.ty.clone()) < 1e-13, "{batch:?} of {n}");
             let mut indefinite = a.clone();
             let last = indefinite.values.len() - 1;
@@ -179,7 +180,7 @@ mod tests {
         for (batch, n, columns) in [(&[][..], 1, 1), (&[], 7, 4), (&[2, 3], 5, 6), (&[], 20, 20)] {
             for k in 0..12 {
                 let (lower, left_side, transform) = (k % 2 == 0, k / 2 % 2 == 0, transforms[k / 4]);
-                let op = Op::Linalg(Linalg::TriangularSolve { lower, left_side, transform });
+                let op = Op::from(Linalg::TriangularSolve { lower, left_side, transform });
                 let sizes = if left_side { [n, columns] } else { [columns, n] };
                 for right in [[batch, &sizes].concat(), [batch, &[n]].concat()] {
                     let right = Type::new(DType::F64, &right);
@@ -227,7 +228,7 @@ mod tests {
                 let (row, column) = (i as u64 / n % n, i as u64 % n);
                 *value = Value::Float(number(i) + if (row + 1) % n == column { 2.0 } else { 0.0 });
             }
-            let determinant = Op::Linalg(Linalg::Determinant);
+            let determinant = Op::from(Linalg::Determinant);
             assert!(apart(&determinant, std::slice::from_ref(&a), &Type::new(DType::F64, batch)) < 1e-12);
             let mut singular = a.clone();
             (0..n as usize).for_each(|i| singular.values[i] = Value::Float(0.0));
@@ -237,7 +238,7 @@ mod tests {
                 let outs = [right.clone(), Type::new(DType::U8, &[])];
                 let b = Builder::new();
                 let operands = [b.input(DType::F64, &ty.shape), b.input(DType::F64, &right.shape)];
-                let results = b.push_all(Op::Linalg(Linalg::Solve), &operands, &outs);
+                let results = b.push_all(Op::from(Linalg::Solve), &operands, &outs);
                 let program = b.finish(&results).unwrap();
                 let other = run(&program).unwrap();
                 let inputs = [a.clone(), numbers(&right)];

@@ -3,6 +3,7 @@
 use smallvec::smallvec;
 
 use crate::program::attribute::Scalar;
+use crate::program::ops::index::TakeAlongAxis;
 use crate::program::{Binary, Builder, Cumulative, Op, Operand, Reduction, Unary};
 use crate::{DType, Type};
 
@@ -118,7 +119,7 @@ pub fn sorted(b: &Builder, a: Operand, axis: usize, descending: bool) -> Operand
     let [outer, inner] = around(&ty.shape, axis);
     let lines = b.reshape(a, &[outer, ty.shape[axis], inner]);
     let places = places(b, lines, descending);
-    let found = b.push(Op::TakeAlongAxis { axis: 1 }, &[lines, places], &b.ty(lines));
+    let found = b.push(Op::from(TakeAlongAxis { axis: 1 }), &[lines, places], &b.ty(lines));
     b.reshape(found, &ty.shape)
 }
 
