@@ -53,7 +53,7 @@ pub fn estimate(model: &DeviceModel, p: &Outline, sum: CType, tile: &Tile, split
     let each = groups.div_ceil(model.processors);
     let resident = resident(products, tile).min(each);
     let rounds = each.div_ceil(resident) as f64;
-    let latency = if is_odd(p) { products.latency * products.latency_of_odd } else { products.latency };
+    let latency = if is_odd(model, p) { products.latency * products.latency_of_odd } else { products.latency };
     let step = (busy * resident as f64).max(latency);
     let partial = partial(products, splits * batches * rows * columns * sum.dtype().size_bytes(), splits);
     let looped = if splits == 1 { p.looped_steps } else { 0 };
@@ -63,11 +63,16 @@ pub fn estimate(model: &DeviceModel, p: &Outline, sum: CType, tile: &Tile, split
     rounds * (steps * step + 2.0 * products.latency + stores) + partial
 }
 
-/// Whether a row or column of numbers of 16 bits begins where four of them are not loaded at once. By sizes alone: where
-/// operands lie must not choose the kernel, nor the bits.
-fn is_odd(p: &Outline) -> bool {
+/// Whether a product is so large that matrix units may take less.
+fn is_worth_units(model: &DeviceModel, p: &Outline) -> bool {
+    p.multiplications() >= model.programs.joins.unit_work
+}
+
+/// Whether a row or column of numbers of 16 bits begins where four of them are not loaded at once, in a product that is
+/// worth matrix units. By sizes alone: where operands lie must not choose the kernel, nor the bits.
+fn is_odd(model: &DeviceModel, p: &Outline) -> bool {
     let is_narrow = p.operands.iter().any(|dtype| dtype.size_bytes() == 2);
-    is_narrow && [p.rows, p.columns, p.depth].iter().any(|&n| n > 1 && !n.is_multiple_of(4))
+    is_narrow && is_worth_units(model, p) && [p.rows, p.columns, p.depth].iter().any(|n| !n.is_multiple_of(4))
 }
 
 /// Cycles that partial sums of so many bytes in all cost.
@@ -136,8 +141,7 @@ pub(crate) fn in_place(model: &DeviceModel, p: &Outline, sum: CType, elements: u
 pub(crate) fn pays_in_place(model: &DeviceModel, p: &Outline, sum: CType, elements: u64, other: &Outline) -> bool {
     let found = in_place_candidates(model, p, sum, elements).into_iter();
     let Some(least) = found.map(|(.., cycles)| cycles).min_by(f64::total_cmp) else { return false };
-    p.multiplications() >= model.programs.joins.unit_work
-        && cheapest(model, other, sum).is_some_and(|(_, cycles)| least < cycles)
+    is_worth_units(model, p) && cheapest(model, other, sum).is_some_and(|(_, cycles)| least < cycles)
 }
 
 /// Tiles on matrix units for a form of operands of which so many elements are written.
@@ -314,8 +318,7 @@ fn cheapest(model: &DeviceModel, p: &Outline, sum: CType) -> Option<(Choice, f64
     let by_vectors = vector_candidates(model, p, sum).into_iter();
     let by_vectors =
         by_vectors.map(|(tile, splits, cycles)| (Choice { tiling: Tiling::Vectors(tile), splits }, cycles));
-    let is_large = p.multiplications() >= model.programs.joins.unit_work;
-    let on_units = is_large.then(|| matrix_candidates(model, p, sum)).into_iter().flatten();
+    let on_units = is_worth_units(model, p).then(|| matrix_candidates(model, p, sum)).into_iter().flatten();
     let on_units = on_units.map(|(tile, splits, cycles)| (Choice { tiling: Tiling::Matrix(tile), splits }, cycles));
     // The first of equals.
     by_vectors.chain([by_tiles]).chain(on_units).min_by(|a, b| a.1.total_cmp(&b.1))
