@@ -57,11 +57,14 @@ pub(super) fn without_copies(
     }
     for command in &mut commands {
         let reads: SmallVec<[u32; 4]> = command.reads.iter().filter_map(Place::id).collect();
-        let mut more: Vec<u32> = reads.iter().filter_map(|id| held.get(id)).flatten().copied().collect();
+        let parts_of = |id: &u32| held.get(id).into_iter().flatten();
+        let is_cut = |id: &u32| parts.is_part(*id) || parts_of(id).any(|part| reads.contains(part));
+        // What is written where a whole lies must not be read as a part of it by others that run the same kernel.
+        command.in_place.retain(|(read, written)| !is_cut(read) && !parts.is_part(*written));
+        let mut more: Vec<u32> = reads.iter().flat_map(parts_of).copied().collect();
         more.sort_unstable();
         more.dedup();
         command.reads.extend(more.into_iter().map(Place::Virtual));
-        command.in_place.retain(|(read, written)| !parts.is_part(*read) && !parts.is_part(*written));
     }
     let copies: HashSet<usize> = found.values().map(|part| part.copy).collect();
     let mut numbers = 0..;
@@ -221,6 +224,21 @@ mod tests {
         let within = |id: u32| schedule.places.within[&id];
         assert_eq!([4, 3, 1, 2].map(within), [(5, 0), (5, 512), (5, 512), (5, 768)]);
         assert!(schedule.places.arena.is_empty());
+    }
+
+    #[test]
+    fn what_reads_a_part_besides_is_not_written_where_the_whole_lies() {
+        let places = |reads: &[u32]| {
+            let last = Command { in_place: SmallVec::from_iter([(3, 4)]), ..kernel(reads, 4) };
+            let commands =
+                vec![kernel(&[0], 1), kernel(&[0], 2), copy(1, 3, 0, 256), copy(2, 3, 256, 256), last, kernel(&[4], 5)];
+            let (left, arena) = laid(commands, &[256, 256, 256, 512, 512, 256], but(5));
+            assert_eq!(left, 0);
+            [arena[&3], arena[&4]]
+        };
+        assert_eq!(places(&[3]), [0, 0]);
+        let [whole, written] = places(&[3, 1]);
+        assert_ne!(whole, written);
     }
 
     #[test]

@@ -91,3 +91,20 @@ fn random_programs_have_the_bits_of_their_ops() {
         checked(&program);
     }
 }
+
+/// What is written where a whole lay must not be read there as a part of it: here all rows read one of the first part.
+#[test]
+fn kernels_that_read_a_part_besides_do_not_write_where_the_whole_lies() {
+    for rows in [8, 1 << 10, 1 << 13] {
+        for dtype in [DType::F32, DType::Bf16, DType::U8] {
+            let b = Builder::new();
+            let ty = Type::new(dtype, &[rows, 64]);
+            let values = states(&b, &ty, 12);
+            let whole = b.concatenate(&values, 0);
+            let one = b.reshape(b.slice(values[0], &[rows / 2, 0], &[1, 64]), &[64]);
+            let made = b.subtract(b.multiply(whole, whole), b.broadcast(one, &[12 * rows, 64]));
+            let made = sums(&b, made);
+            checked(&b.finish(&[made]).unwrap());
+        }
+    }
+}
