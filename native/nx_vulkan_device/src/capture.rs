@@ -170,6 +170,8 @@ struct State {
     commands: Vec<Command>,
     /// Copies that later ops may read, too.
     copies: Vec<Copied>,
+    /// Whether each op makes its own.
+    is_unshared: bool,
 }
 
 /// The list of a capturing engine.
@@ -285,7 +287,15 @@ impl Capture {
 
     /// Notes a copy that the commands from a mark on make.
     pub fn note_copy(&self, key: CopyKey, buffers: SmallVec<[Arc<Buffer>; 2]>, mark: usize) {
-        self.lock().copies.push(Copied { key, buffers, mark });
+        let mut state = self.lock();
+        if !state.is_unshared {
+            state.copies.push(Copied { key, buffers, mark });
+        }
+    }
+
+    /// Lets each op make copies of its own, which lie in memory no longer than it takes.
+    pub fn share_no_copies(&self) {
+        self.lock().is_unshared = true;
     }
 
     /// Forgets the copies of a buffer: what follows makes copies of its own.

@@ -51,6 +51,8 @@ pub(super) struct Builder<'a> {
     pub enough_bytes: u64,
     /// Of the inputs those whose memory results may have; the others are behind the end or false.
     pub donated: &'a [bool],
+    /// Whether ops share copies of their operands in other forms, which lie in memory from the first op to the last.
+    pub shares_copies: bool,
 }
 
 impl Executable {
@@ -68,26 +70,26 @@ impl Executable {
     /// Those of [`Executable::compile`].
     pub fn compile_donating(engine: &Arc<Engine>, program: Program, donated: &[bool]) -> Result<Executable> {
         let enough_bytes = enough_bytes(&program);
-        let compiled = |program: Program, saving: Saving| {
+        let compiled = |program: Program, saving: Saving, shares_copies: bool| {
             let program = optimize(program, &Target { saving, ..engine.target() })?;
-            build_with(Builder { enough_bytes, donated, ..Builder::new(engine) }, &program)
+            build_with(Builder { enough_bytes, donated, shares_copies, ..Builder::new(engine) }, &program)
         };
         // What ops need besides their results is not in it.
         let limit_bytes = enough_bytes.saturating_add(enough_bytes / 16);
         let arena_bytes = |executable: &Executable| executable.summary().arena_bytes;
-        let mut best = match compiled(program.clone(), Saving::Nothing) {
+        let mut best = match compiled(program.clone(), Saving::Nothing, true) {
             Err(error) if matches!(error.cause(), Error::TooLarge { .. }) => {
                 // Kernels that reduce may leave others to store more than the program has to.
-                return compiled(program, Saving::Reductions).map_err(|_| error);
+                return compiled(program, Saving::Reductions, false).map_err(|_| error);
             }
             other => other?,
         };
-        for saving in [Saving::Order, Saving::Kernels] {
+        for saving in [Saving::Nothing, Saving::Order, Saving::Kernels] {
             if arena_bytes(&best) <= limit_bytes {
                 break;
             }
             // There is one that runs.
-            let Ok(other) = compiled(program.clone(), saving) else { break };
+            let Ok(other) = compiled(program.clone(), saving, false) else { break };
             if arena_bytes(&other) < arena_bytes(&best) / 4 * 3 {
                 best = other;
             }
@@ -115,7 +117,8 @@ impl Executable {
             // Memory that is donated may keep others from having that of a result.
             let ways: &[&[bool]] = if donated.contains(&true) { &[donated, &[]] } else { &[donated] };
             for donated in ways {
-                let builder = || Builder { enough_bytes, donated, ..Builder::new(engine) };
+                let shares_copies = effort.shares_copies;
+                let builder = || Builder { enough_bytes, donated, shares_copies, ..Builder::new(engine) };
                 // Nothing is compiled before it is known to fit.
                 let planned_bytes = match captured(builder().again(&engine.planning()), &program) {
                     Ok(planned) => planned.peak_bytes(),
@@ -152,6 +155,7 @@ struct Effort {
     recompute: Recompute,
     /// Whether commands run one after the other where that takes less.
     one_by_one: bool,
+    shares_copies: bool,
 }
 
 /// From the least to the most.
@@ -163,7 +167,10 @@ fn efforts(recompute: Recompute) -> impl Iterator<Item = Effort> {
     let savings = [Saving::Nothing, Saving::Kernels, Saving::Reductions];
     let orders = savings.map(|saving| (saving, most, true));
     let efforts = recomputes.into_iter().chain(orders);
-    efforts.map(|(saving, recompute, one_by_one)| Effort { saving, recompute, one_by_one })
+    let effort =
+        |(saving, recompute, one_by_one), shares_copies| Effort { saving, recompute, one_by_one, shares_copies };
+    let first = effort((Saving::Nothing, least, false), true);
+    std::iter::once(first).chain(efforts.map(move |kind| effort(kind, false)))
 }
 
 /// What arenas of a program may take: what its ops do one by one, or too little to be worth a launch more.
@@ -196,6 +203,9 @@ fn build_with(builder: Builder<'_>, program: &Program) -> Result<Executable> {
 fn captured(mut builder: Builder<'_>, program: &Program) -> Result<Executable> {
     let fused = program.instructions.iter().filter(|instruction| matches!(instruction.op, Op::Fused(_))).count();
     builder.capturing = builder.engine.capturing_sharing(fused >= MANY_KERNELS);
+    if let Some(capture) = builder.capturing.capture().filter(|_| !builder.shares_copies) {
+        capture.share_no_copies();
+    }
     let inputs = program.inputs.iter().map(|ty| builder.bind(ty)).collect::<Result<Vec<Tensor>>>()?;
     let outputs = builder.inline(program, &inputs)?;
     builder.finish(program.inputs.clone(), outputs)
@@ -210,7 +220,19 @@ impl<'a> Builder<'a> {
         let (drafts, bound, gates) = (Vec::new(), Vec::new(), Vec::new());
         let capturing = engine.capturing();
         let (must_not_wait, owns_outputs, enough_bytes, donated) = (false, false, u64::MAX, &[][..]);
-        Builder { engine, capturing, drafts, bound, gates, must_not_wait, owns_outputs, enough_bytes, donated }
+        let shares_copies = true;
+        Builder {
+            engine,
+            capturing,
+            drafts,
+            bound,
+            gates,
+            must_not_wait,
+            owns_outputs,
+            enough_bytes,
+            donated,
+            shares_copies,
+        }
     }
 
     /// A builder like this one that has built nothing.
@@ -223,6 +245,7 @@ impl<'a> Builder<'a> {
             owns_outputs: self.owns_outputs,
             enough_bytes: self.enough_bytes,
             donated: self.donated,
+            shares_copies: self.shares_copies,
             ..Builder::new(engine)
         }
     }

@@ -417,6 +417,32 @@ fn convolution(axes: &[usize]) -> Op {
 
 /// A convolution and its gradient by the kernel read one padded copy of the input; what a branch copies is its own.
 #[test]
+fn copies_are_not_shared_where_memory_is_short() {
+    let engine = common::engine();
+    let ty = |shape: &[u64]| Type::new(DType::F32, shape);
+    let (x, k) = (ty(&[8, 16, 64, 64]), ty(&[16, 16, 3, 3]));
+    let (forward, by_kernel) = (convolution(&[0, 1, 2, 3]), convolution(&[1, 0, 2, 3]));
+    // Of six inputs all convolutions, then all gradients by the kernel, which take the same copies.
+    let program = {
+        let b = builder(&[]);
+        let inputs: Vec<Operand> = (0..6).map(|_| b.input(DType::F32, &x.shape)).collect();
+        let kernel = b.input(DType::F32, &k.shape);
+        let sums = |op: &Op, y: Operand, out: &Type| {
+            let op = |&input: &Operand| b.push(op.clone(), &[input, y], out);
+            inputs.iter().map(op).reduce(|sum, term| b.add(sum, term)).unwrap()
+        };
+        let whole = sums(&forward, kernel, &x);
+        let gradient = sums(&by_kernel, whole, &k);
+        b.finish(&[gradient]).unwrap()
+    };
+    let copy_bytes = 8 * 16 * 66 * 66 * 4;
+    let peak_bytes = Executable::compile(&engine, program.clone()).unwrap().summary().peak_bytes;
+    assert!(peak_bytes <= 4 * copy_bytes, "{peak_bytes} for copies of {copy_bytes}");
+    let within = Executable::compile_within(&engine, program, &[], 4 * copy_bytes).unwrap();
+    assert!(within.summary().peak_bytes <= 4 * copy_bytes);
+}
+
+#[test]
 fn convolutions_share_the_copy_of_their_input() {
     let engine = common::engine();
     let ty = |shape: &[u64]| Type::new(DType::F32, shape);
