@@ -78,6 +78,44 @@ defmodule Nx.Vulkan.MixedPrecisionTest do
     end
   end
 
+  describe "a recurrent layer of Axon" do
+    test "goes backwards in bf16 with narrow cells", context do
+      {states, _} = "rows" |> Axon.input(shape: {nil, 8, 8}) |> Axon.lstm(32, unroll: :static)
+      model = states |> Axon.nx(& &1[[.., -1, ..]]) |> Axon.dense(10)
+      cast = context.narrow.(model, {:bf, 16})
+      narrow = model |> context.narrow_cells.() |> context.narrow.({:bf, 16})
+      {init, _} = Axon.build(model, seed: 42, compiler: Nx.Vulkan)
+      initial = init.(Nx.template({@batch, 8, 8}, :f32), Axon.ModelState.empty())
+
+      batches =
+        for {images, labels} <- batches(context.train), do: {Nx.reshape(images, {:auto, 8, 8}), Nx.new_axis(labels, 1)}
+
+      losses = fn model ->
+        {init, step} = Axon.Loop.train_step(model, &loss/2, Polaris.Optimizers.adam(learning_rate: 0.01))
+        step = Nx.Defn.jit(step)
+
+        {losses, _} =
+          for _ <- 1..3, batch <- batches, reduce: {[], init.(hd(batches), initial)} do
+            {losses, state} -> then(step.(batch, state), &{[&1.loss | losses], &1})
+          end
+
+        # The running mean of the whole training.
+        Nx.to_number(hd(losses))
+      end
+
+      [exact, cast, narrow] = Enum.map([model, cast, narrow], losses)
+      # That of chance is 2.3.
+      assert exact < 1.5
+      assert abs(narrow - exact) < 0.05 * exact
+      assert abs(cast - exact) < 0.05 * exact
+      assert Enum.uniq([exact, cast, narrow]) == [exact, cast, narrow]
+    end
+
+    defp loss(labels, logits) do
+      Axon.Losses.categorical_cross_entropy(labels, logits, from_logits: true, reduction: :mean, sparse: true)
+    end
+  end
+
   describe "a transformer of Axon" do
     # Images are sequences of 8 rows.
     defp reader do
