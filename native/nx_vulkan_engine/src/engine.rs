@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU16;
 use std::sync::atomic::Ordering::Relaxed;
 
-use nx_vulkan_device::capture::Capture;
+use nx_vulkan_device::capture::{Capture, CopyKey};
 use nx_vulkan_device::device::{Caps, DeviceInfo, OpenDevice};
 use nx_vulkan_device::kernel::{BoundLaunch, Interface, Launch, Pipeline, PipelineKey, PipelineStore};
 use nx_vulkan_device::memory::{
@@ -16,6 +16,7 @@ use nx_vulkan_device::memory::{
     shared_buffer,
 };
 use nx_vulkan_device::stream::{Replay, Stream};
+use smallvec::SmallVec;
 
 use crate::kernels::{KernelCache, Planned, Reach, feature_names};
 use crate::options::{Options, Precision, Profiling};
@@ -190,6 +191,25 @@ impl Engine {
     pub(crate) fn capturing_sharing(&self, shares_kernels: bool) -> Arc<Engine> {
         let (core, planned) = (Arc::clone(&self.core), self.planned.clone());
         Arc::new(Engine { core, capture: Some(Capture::default()), shares_kernels, planned })
+    }
+
+    /// The buffers of what `make` makes of the memory at an address, or those that earlier commands of the program made
+    /// of it, where that had the same `form`: all else that it depends on.
+    pub(crate) fn shared_copy(
+        &self,
+        address: u64,
+        form: impl FnOnce() -> String,
+        make: impl FnOnce() -> Result<SmallVec<[Arc<Buffer>; 2]>>,
+    ) -> Result<SmallVec<[Arc<Buffer>; 2]>> {
+        let Some(capture) = self.capture() else { return make() };
+        let key = CopyKey { address, form: form() };
+        if let Some(buffers) = capture.copied(&key) {
+            return Ok(buffers);
+        }
+        let mark = capture.mark();
+        let buffers = make()?;
+        capture.note_copy(key, buffers.clone(), mark);
+        Ok(buffers)
     }
 
     /// The same device for a compilation that finds out which kernels it wants: those that are not there have

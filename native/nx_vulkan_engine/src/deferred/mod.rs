@@ -58,8 +58,8 @@ use crate::{Engine, Executable, Result, Tensor, Type};
 const MAX_OPS: u32 = 1024;
 const MAX_BYTES: u64 = 64 << 20;
 
-/// Pending ops of an engine, some 0.7 KiB of host memory each, from which on handles that nobody needs should be dropped,
-/// asked for once for so many new ops; and from which on every new op is computed.
+/// Pending ops of an engine, some 0.7 KiB of host memory each, from which on handles that nobody needs should be
+/// dropped, asked for once for so many new ops; and from which on every new op is computed.
 const MANY_PENDING: u64 = 1 << 14;
 const ASK_EVERY: u64 = MANY_PENDING / 4;
 const MAX_PENDING: u64 = 1 << 16;

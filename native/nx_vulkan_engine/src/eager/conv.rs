@@ -3,9 +3,6 @@
 //! where the kernel is larger than the result, as in gradients by kernels, but for matrix units. Ops of one program
 //! that need the same copy share it.
 
-use std::sync::Arc;
-
-use nx_vulkan_device::capture::CopyKey;
 use nx_vulkan_spirv::access::Element;
 use smallvec::{SmallVec, smallvec};
 
@@ -347,34 +344,25 @@ impl Convolution<'_> {
         let ordered: Dims = order.iter().map(|&axis| shape[axis]).collect();
         let along = |&axis: &usize| (a.view.shape[axis], a.view.strides[axis], config[axis]);
         let is_wide = |&&axis: &&usize| a.view.shape[axis] > 1 || shape[axis] > 1;
-        let axes: Vec<_> = order.iter().filter(is_wide).map(along).collect();
-        let key = CopyKey { address: a.address(), form: format!("{dtype} along {axes:?}") };
-        let known =
-            engine.capture().and_then(|capture| capture.copied(&key)).and_then(|buffers| buffers.into_iter().next());
-        let mark = engine.capture().map_or(0, |capture| capture.mark());
-        let is_known = known.is_some();
-        let memory = match known {
-            Some(buffer) => Tensor::at(buffer, View::contiguous(dtype, &ordered)),
-            None => Tensor::uninitialized(engine, &Type::new(dtype, &ordered))?,
-        };
+        let form = || format!("{dtype} along {:?}", order.iter().filter(is_wide).map(along).collect::<Vec<_>>());
         let mut back = Axes::from_elem(0, order.len());
         for (i, &axis) in order.iter().enumerate() {
             back[axis] = i;
         }
-        let result = memory.with_view(memory.view.transpose(&back)?);
-        if is_known {
-            return Ok(result);
-        }
-        if config.iter().all(|&c| c == (0, 0, 0)) {
-            copies::copy(engine, a, &result, self.call.compile)?;
-        } else if !self.padded(a, config, &result)? {
-            let zero = constant::constant(engine, Scalar::Int(0), &Type::new(dtype, &[]))?;
-            movement::fill_around(self.call, a, &zero, config, &result)?;
-        }
-        if let Some(capture) = engine.capture() {
-            capture.note_copy(key, smallvec![Arc::clone(&result.buffer)], mark);
-        }
-        Ok(result)
+        let view = View::contiguous(dtype, &ordered).transpose(&back)?;
+        let make = || {
+            let memory = Tensor::uninitialized(engine, &Type::new(dtype, &ordered))?;
+            let result = memory.with_view(view.clone());
+            if config.iter().all(|&c| c == (0, 0, 0)) {
+                copies::copy(engine, a, &result, self.call.compile)?;
+            } else if !self.padded(a, config, &result)? {
+                let zero = constant::constant(engine, Scalar::Int(0), &Type::new(dtype, &[]))?;
+                movement::fill_around(self.call, a, &zero, config, &result)?;
+            }
+            Ok(smallvec![result.buffer])
+        };
+        let memory = engine.shared_copy(a.address(), form, make)?.pop();
+        memory.map(|buffer| Tensor::at(buffer, view)).ok_or_else(|| self.call.invalid("copies to nowhere".into()))
     }
 
     /// Copies `a` among zeros in one launch if it has a kernel for that; answers whether it did.

@@ -64,8 +64,8 @@ fn place(call: &Call<'_>, map: &IndexMap, operands: &[Tensor], result: &Tensor) 
         let from = operands.get(part.operand).and_then(|operand| part.views(&operand.view, &result.view));
         starts(part).next().is_none() && from.is_none_or(|(_, to)| has_own_words(&to))
     };
-    let are_apart = result.view.dtype.size_bytes() >= 4 || map.parts.iter().all(is_apart);
-    if map.parts.len() > 1 && are_apart { in_parts(copy_all) } else { copy_all() }
+    let are_apart = || result.view.dtype.size_bytes() >= 4 || map.parts.iter().all(is_apart);
+    if map.parts.len() > 1 && are_apart() { in_parts(copy_all) } else { copy_all() }
 }
 
 /// Whether no neighbour of what lies there shares a word with it.

@@ -32,16 +32,16 @@ impl Parts {
     }
 }
 
-/// The commands but for copies of intermediate results into something larger, which become parts of that. Whatever reads
-/// the whole reads its parts, too.
+/// The commands but for copies of intermediate results into something larger, which become parts of that; none where
+/// there are no such copies. Whatever reads the whole reads its parts, too.
 pub(super) fn without_copies(
-    mut commands: Vec<Command>,
+    commands: &[Command],
     sizes: &[u64],
     role: impl Fn(u32) -> Role,
-) -> (Vec<Command>, Parts) {
-    let found = Uses::of(&commands).parts(&commands, sizes, role);
+) -> Option<(Vec<Command>, Parts)> {
+    let found = Uses::of(commands).parts(commands, sizes, role);
     if found.is_empty() {
-        return (commands, Parts::default());
+        return None;
     }
     // A part may have parts of its own.
     let mut held: HashMap<u32, Vec<u32>> = HashMap::new();
@@ -55,6 +55,9 @@ pub(super) fn without_copies(
         }
         parts.within.insert(id, (whole, at));
     }
+    let copies: HashSet<usize> = found.values().map(|part| part.copy).collect();
+    let left = commands.iter().enumerate().filter(|(i, _)| !copies.contains(i));
+    let mut commands: Vec<Command> = left.map(|(_, command)| command.clone()).collect();
     for command in &mut commands {
         let reads: SmallVec<[u32; 4]> = command.reads.iter().filter_map(Place::id).collect();
         let parts_of = |id: &u32| held.get(id).into_iter().flatten();
@@ -66,10 +69,7 @@ pub(super) fn without_copies(
         more.dedup();
         command.reads.extend(more.into_iter().map(Place::Virtual));
     }
-    let copies: HashSet<usize> = found.values().map(|part| part.copy).collect();
-    let mut numbers = 0..;
-    commands.retain(|_| numbers.next().is_none_or(|number| !copies.contains(&number)));
-    (commands, parts)
+    Some((commands, parts))
 }
 
 /// Bytes of a buffer that a copy of a whole one fills.
@@ -99,6 +99,7 @@ impl Uses {
         for (i, command) in commands.iter().enumerate() {
             command.reads.iter().filter_map(Place::id).for_each(|id| uses.readers.entry(id).or_default().push(i));
             command.writes.iter().filter_map(Place::id).for_each(|id| uses.writers.entry(id).or_default().push(i));
+            // What decides about commands is no whole of others.
             uses.readers.extend(command.decided_by().map(|id| (id, vec![0])));
         }
         uses

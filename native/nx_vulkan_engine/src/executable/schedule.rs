@@ -43,13 +43,14 @@ pub(super) fn schedule(
     enough_bytes: u64,
     short: Short,
 ) -> Schedule {
-    let (fewer, parts) = without_copies(commands.clone(), sizes, &role);
+    let all = |commands: Vec<Command>| planned(commands, &Parts::default(), sizes, &role, enough_bytes, short);
+    let Some((fewer, parts)) = without_copies(&commands, sizes, &role) else { return all(commands) };
     let least = planned(fewer, &parts, sizes, &role, enough_bytes, short);
-    if least.places.arena_bytes <= enough_bytes || least.commands.len() == commands.len() {
+    if least.places.arena_bytes <= enough_bytes {
         return least;
     }
     // Where all of something lies in memory from its first part on, it may be that more does.
-    let other = planned(commands, &Parts::default(), sizes, &role, enough_bytes, short);
+    let other = all(commands);
     if other.places.arena_bytes < least.places.arena_bytes { other } else { least }
 }
 

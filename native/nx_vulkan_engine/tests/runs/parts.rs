@@ -1,4 +1,5 @@
-//! What is put together lies where it will be from the beginning on: the bits of the ops one by one, without the copies.
+//! What is put together lies where it will be from the beginning on: the bits of the ops one by one, without the
+//! copies.
 
 use nx_vulkan_engine::program::{Builder, Op, Operand, Program};
 use nx_vulkan_engine::{DType, Type};

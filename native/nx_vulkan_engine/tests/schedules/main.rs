@@ -1,5 +1,5 @@
-//! Where threads meet, under many orders of their steps, as in the tests of `nx_vulkan_device`: sources of the crate with
-//! locks and atomics of shuttle, and with tensors that are numbers.
+//! Where threads meet, under many orders of their steps, as in the tests of `nx_vulkan_device`: sources of the crate
+//! with locks and atomics of shuttle, and with tensors that are numbers.
 #![allow(clippy::unwrap_used, dead_code, reason = "what the crate does with these sources is more than these tests do")]
 
 mod deferred;

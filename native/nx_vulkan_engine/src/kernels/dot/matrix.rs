@@ -6,7 +6,6 @@
 
 use std::sync::Arc;
 
-use nx_vulkan_device::capture::CopyKey;
 use nx_vulkan_device::kernel::Waits;
 use nx_vulkan_ir::program::epilogue::matrix_min_depth;
 use smallvec::SmallVec;
@@ -245,23 +244,18 @@ fn written(
     compile: Compile,
 ) -> Result<(Tensor, Option<Tensor>)> {
     let padded = padded_rows(m, form, side);
-    let key = CopyKey { address: m.tensor.address(), form: format!("{spec:?} {padded} of {:?}", m.axes(true)) };
+    let key = || format!("{spec:?} {padded} of {:?}", m.axes(true));
+    let make = || {
+        let numbers = words(engine, count)?;
+        let largest = if form.is_guarded() { Some(zero(engine)?) } else { None };
+        let both = || std::iter::once(&numbers).chain(&largest);
+        run(engine, m, spec.clone(), (side, plane), &[], &both().collect::<SmallVec<[&Tensor; 2]>>(), compile)?;
+        Ok(both().map(|tensor| Arc::clone(&tensor.buffer)).collect())
+    };
+    let mut buffers = engine.shared_copy(m.tensor.address(), key, make)?.into_iter();
     let at = |count: u64| move |buffer| Tensor::at(buffer, View::contiguous(DType::U32, &[count]));
-    if let Some(buffers) = engine.capture().and_then(|capture| capture.copied(&key)) {
-        let mut buffers = buffers.into_iter();
-        if let Some(numbers) = buffers.next().map(at(count)) {
-            return Ok((numbers, buffers.next().map(at(1))));
-        }
-    }
-    let mark = engine.capture().map_or(0, |capture| capture.mark());
-    let numbers = words(engine, count)?;
-    let largest = if form.is_guarded() { Some(zero(engine)?) } else { None };
-    let both = || std::iter::once(&numbers).chain(&largest);
-    run(engine, m, spec, (side, plane), &[], &both().collect::<SmallVec<[&Tensor; 2]>>(), compile)?;
-    if let Some(capture) = engine.capture() {
-        capture.note_copy(key, both().map(|tensor| Arc::clone(&tensor.buffer)).collect(), mark);
-    }
-    Ok((numbers, largest))
+    let missing = || Error::InvalidProgram { op: "dot".to_string(), reason: "an operand was not written".to_string() };
+    Ok((buffers.next().map(at(count)).ok_or_else(missing)?, buffers.next().map(at(1))))
 }
 
 pub(super) fn words(engine: &Engine, count: u64) -> Result<Tensor> {

@@ -305,8 +305,8 @@ impl<'a> Fusion<'a> {
         self.insert(number, at, true);
     }
 
-    /// Whether an instruction's result is large, and takes fewer bytes than what it is computed from: where it is stored
-    /// anyway, it is read, and not computed again.
+    /// Whether an instruction's result is large, and takes fewer bytes than what it is computed from: where it is
+    /// stored anyway, it is read, and not computed again.
     fn is_smaller_than_operands(&self, at: usize) -> bool {
         let (own, read) = self.own_and_read_bytes(at);
         own >= self.target.joins.read_bytes && own < read

@@ -42,12 +42,8 @@ fn groups(reader: &Reader<'_>, target: &Target) -> Vec<Group> {
         let [_, contracted] = contracted(first)?;
         let with = |at: &usize| reader.program.instructions[*at].operands[1];
         let dtype = |operand: Operand| reader.ty(operand).map(|ty| ty.dtype);
-        let is_there = |operand: Operand| match operand {
-            Operand::Input(_) => true,
-            Operand::Result(_) => reader.maker(operand).is_some_and(|(at, _)| at < first),
-        };
         let of_first = dtype(with(&first));
-        let fits = |at: &usize| is_there(with(at)) && dtype(with(at)) == of_first;
+        let fits = |at: &usize| reader.is_before(with(at), first) && dtype(with(at)) == of_first;
         let mut products: Vec<usize> = products.into_iter().filter(fits).collect();
         products.sort_by_key(with);
         let with = products.iter().map(with).collect();

@@ -63,6 +63,14 @@ impl<'a> Reader<'a> {
         (instruction.outs.len() == 1).then_some((at, instruction))
     }
 
+    /// Whether an operand is there before an instruction.
+    fn is_before(&self, operand: Operand, at: usize) -> bool {
+        match operand {
+            Operand::Input(_) => true,
+            Operand::Result(_) => self.maker(operand).is_some_and(|(maker, _)| maker < at),
+        }
+    }
+
     /// The only result of an instruction.
     fn result_of(&self, at: usize) -> Operand {
         Operand::Result(self.made.partition_point(|&made| made < at) as u32)
@@ -161,14 +169,15 @@ fn concatenate(new: &mut Rewriter, parts: &[Operand], axis: usize) -> Result<Ope
     Ok(new.push_one(Op::Concatenate { axis }, parts, &ty))
 }
 
-/// So many rows or columns of a matrix, from `start` on.
-fn part_of(new: &mut Rewriter, matrix: Operand, axis: usize, start: u64, length: u64) -> Result<Operand> {
-    let mut ty = new.ty(matrix)?.clone();
+/// So much of a tensor along an axis, from `start` on.
+fn part_of(new: &mut Rewriter, whole: Operand, axis: usize, start: u64, length: u64) -> Result<Operand> {
+    let mut ty = new.ty(whole)?.clone();
     ty.shape[axis] = length;
-    let mut starts = SmallVec::from_elem(Some(0), 2);
+    let rank = ty.shape.len();
+    let mut starts = SmallVec::from_elem(Some(0), rank);
     starts[axis] = Some(start as i64);
-    let slice = Op::Slice { starts, strides: SmallVec::from_elem(1, 2), lengths: ty.shape.clone() };
-    Ok(new.push_one(slice, &[matrix], &ty))
+    let slice = Op::Slice { starts, strides: SmallVec::from_elem(1, rank), lengths: ty.shape.clone() };
+    Ok(new.push_one(slice, &[whole], &ty))
 }
 
 /// The program with one product in the place of the first of each group of products, and parts of it along `axis` in

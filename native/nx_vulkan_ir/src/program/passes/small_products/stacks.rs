@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use smallvec::SmallVec;
 
-use super::Reader;
+use super::{Reader, part_of};
 use crate::Result;
 use crate::program::passes::rewrite::Rewriter;
 use crate::program::passes::target::Target;
@@ -82,13 +82,6 @@ impl<'a> Reader<'a> {
             && run >= LEAST_RUN_BYTES;
         fits.then_some(Stack { at, parts, axis })
     }
-
-    fn is_before(&self, operand: Operand, at: usize) -> bool {
-        match operand {
-            Operand::Input(_) => true,
-            Operand::Result(_) => self.maker(operand).is_some_and(|(maker, _)| maker < at),
-        }
-    }
 }
 
 /// The places of those stacks that are to lie otherwise than the program says, by the numbers of their instructions.
@@ -129,15 +122,9 @@ impl Place {
     /// The result of an old instruction as a view of that.
     fn part(&self, new: &mut Rewriter, whole: Operand, old: &Instruction) -> Result<Operand> {
         let out = &old.outs[0];
-        let mut ty = new.ty(whole)?.clone();
-        let rank = ty.shape.len();
-        ty.shape[0] = old.operands.len() as u64;
-        let mut starts = SmallVec::from_elem(Some(0), rank);
-        starts[0] = Some(self.start as i64);
-        let slice = Op::Slice { starts, strides: SmallVec::from_elem(1, rank), lengths: ty.shape.clone() };
-        let layers = new.push_one(slice, &[whole], &ty);
+        let layers = part_of(new, whole, 0, self.start as u64, old.operands.len() as u64)?;
         let Some(axis) = self.axis else { return Ok(new.push_one(Op::Reshape, &[layers], out)) };
-        let mut axes: SmallVec<[usize; 6]> = (1..rank).collect();
+        let mut axes: SmallVec<[usize; 6]> = (1..out.shape.len()).collect();
         axes.insert(axis, 0);
         Ok(new.push_one(Op::Transpose { axes }, &[layers], out))
     }
