@@ -13,7 +13,7 @@ use nx_vulkan_device::device::{Caps, DeviceInfo, OpenDevice};
 use nx_vulkan_device::kernel::{BoundLaunch, Interface, Launch, Pipeline, PipelineKey, PipelineStore};
 use nx_vulkan_device::memory::{
     AllocError, Buffer, DeviceMemoryPlan, DevicePool, FreeBlock, MemoryKind, Pool, VulkanBacking, imported_buffer,
-    shared_buffer,
+    part_bytes, shared_buffer,
 };
 use nx_vulkan_device::stream::{Replay, Stream};
 use smallvec::SmallVec;
@@ -32,6 +32,9 @@ thread_local! {
 /// Up to this size a tensor goes where the host writes directly, on a discrete GPU too. Beyond it, staging and the
 /// GPU's copy engine are faster than writes over the bus.
 const SMALL_BYTES: u64 = 64 << 10;
+
+/// The part of a device's memory that results of one run may take in one piece.
+const TOGETHER_PART: u64 = 8;
 
 /// Counters of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -305,6 +308,28 @@ impl Engine {
             Err(e) => return Err(self.alloc_error(e, size_bytes)),
         };
         Ok(Arc::new(Buffer::new(block, size_bytes, Arc::clone(&self.core.pool))))
+    }
+
+    /// Buffers with undefined contents that lie one behind the other, each at the next multiple of 256 bytes. Their memory
+    /// serves others of this kind once all of them are gone.
+    ///
+    /// # Errors
+    /// Those of [`Engine::alloc`].
+    pub(crate) fn alloc_together(&self, sizes: &[u64]) -> Result<Vec<Arc<Buffer>>> {
+        let pool = &self.core.pool;
+        let all_bytes = sizes.iter().fold(0, |sum: u64, &size| sum.saturating_add(part_bytes(size)));
+        let attempt = |kind: MemoryKind| pool.alloc_parts(kind, sizes, self.core.stream.completed());
+        let blocks = match self.with_more_memory(all_bytes, || attempt(MemoryKind::Device))? {
+            Some(blocks) => blocks,
+            None => attempt(MemoryKind::Spill).map_err(|e| self.alloc_error(e, all_bytes))?,
+        };
+        let buffer = |(block, &size)| Arc::new(Buffer::new(block, size, Arc::clone(pool)));
+        Ok(blocks.into_iter().zip(sizes).map(buffer).collect())
+    }
+
+    /// The most bytes of buffers that may lie one behind the other: of larger pieces of memory there may be none.
+    pub(crate) fn most_together_bytes(&self) -> u64 {
+        self.core.pool.limits.max_buffer_bytes.min(self.budget_bytes() / TOGETHER_PART)
     }
 
     /// The most bytes that one tensor can ever have.

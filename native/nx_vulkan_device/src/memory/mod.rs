@@ -20,7 +20,7 @@ pub use backing::{DeviceMemoryPlan, VulkanBacking};
 pub use block::{FreeBlock, MemoryKind};
 pub use buffer::Buffer;
 pub use external::{External, imported_buffer, shared_buffer};
-pub use pool::{AllocError, Pool, reserved_bytes};
+pub use pool::{AllocError, Pool, part_bytes, reserved_bytes};
 pub(crate) use ring::Ring;
 
 /// The pool of an open device.

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use nx_vulkan_ir::Error;
 
 use super::block::{Block, FreeBlock, Hazard, MemoryKind};
-use super::class::class_of;
+use super::class::{GRANULE_BYTES, class_of};
 use super::ranges::FreeRanges;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::atomic::{AtomicBool, AtomicU64};
@@ -68,8 +68,10 @@ pub struct PoolLimits {
 struct Region<M> {
     chunk: Chunk<M>,
     size_bytes: u64,
-    /// Free space; unused in a dedicated region.
+    /// Free space; unused in a dedicated region that is one block.
     free: FreeRanges,
+    /// Whether it is a dedicated region whose parts are blocks. What is free of it waits for the others.
+    has_parts: bool,
 }
 
 struct Heap<M> {
@@ -106,6 +108,11 @@ pub fn reserved_bytes(size_bytes: u64) -> u64 {
         return size_bytes.checked_next_multiple_of(DEDICATED_STEP_BYTES).unwrap_or(u64::MAX);
     }
     class_of(size_bytes).1
+}
+
+/// The bytes of a block that lies behind others.
+pub fn part_bytes(size_bytes: u64) -> u64 {
+    size_bytes.max(1).checked_next_multiple_of(GRANULE_BYTES).unwrap_or(u64::MAX)
 }
 
 /// Blocks of memory by size classes, which are given out again once the device has done with them.
@@ -202,10 +209,45 @@ impl<B: Backing> Pool<B> {
                 None => self.refill(&mut heap, kind, class, bytes)?,
             }
         };
-        let in_use = &self.in_use_bytes[kind as usize];
-        in_use.store(in_use.load(Relaxed) + free.block.size_bytes, Relaxed);
-        self.peak_bytes.fetch_max(self.in_use_bytes(), Relaxed);
+        self.note_taken(kind, free.block.size_bytes);
         Ok(free)
+    }
+
+    /// Blocks of at least these sizes, one behind the other in a region of their own, each at a multiple of 256 bytes,
+    /// with undefined contents.
+    pub fn alloc_parts(&self, kind: MemoryKind, sizes: &[u64], completed: u64) -> Result<Vec<FreeBlock>, AllocError> {
+        let all_bytes = sizes.iter().fold(0, |sum: u64, &size| sum.saturating_add(part_bytes(size)));
+        if all_bytes > self.limits.max_buffer_bytes {
+            return Err(AllocError::TooLarge { limit_bytes: self.limits.max_buffer_bytes });
+        }
+        let mut heap = self.heap(kind);
+        let whole = self.alloc_dedicated(&mut heap, kind, all_bytes, completed)?;
+        let region = whole.block.region as usize;
+        let mut offset = 0;
+        let parts = sizes.iter().map(|&size_bytes| {
+            let bytes = part_bytes(size_bytes);
+            let part = heap.block(kind, region, offset, bytes, whole.hazard);
+            offset += bytes;
+            part
+        });
+        let parts: Vec<FreeBlock> = parts.collect::<Option<_>>().ok_or(AllocError::OutOfMemory)?;
+        if let Some(Some(region)) = heap.regions.get_mut(region) {
+            region.has_parts = true;
+            region.free = FreeRanges::default();
+            let rest = region.size_bytes.saturating_sub(offset);
+            if rest > 0 {
+                region.free.give(offset, rest, whole.hazard);
+            }
+        }
+        self.note_taken(kind, all_bytes);
+        Ok(parts)
+    }
+
+    /// Counts bytes that buffers hold from now on, under the lock of their heap.
+    fn note_taken(&self, kind: MemoryKind, size_bytes: u64) {
+        let in_use = &self.in_use_bytes[kind as usize];
+        in_use.store(in_use.load(Relaxed) + size_bytes, Relaxed);
+        self.peak_bytes.fetch_max(self.in_use_bytes(), Relaxed);
     }
 
     /// Takes back a block from its buffer.
@@ -214,7 +256,12 @@ impl<B: Backing> Pool<B> {
         let mut heap = self.heap(kind);
         let in_use = &self.in_use_bytes[kind as usize];
         in_use.store(in_use.load(Relaxed) - size_bytes, Relaxed);
-        if size_bytes > DEDICATED_ABOVE_BYTES {
+        if heap.has_parts(&free) {
+            if let Some(whole) = heap.push_part(free) {
+                heap.dedicated_bytes += whole.block.size_bytes;
+                heap.dedicated.push(whole);
+            }
+        } else if size_bytes > DEDICATED_ABOVE_BYTES {
             heap.dedicated_bytes += size_bytes;
             heap.dedicated.push(free);
         } else {
@@ -321,8 +368,11 @@ impl<B: Backing> Pool<B> {
             cut = heap.cut(bytes);
         }
         if cut.is_none() {
-            self.grow(heap, kind, bytes)?;
-            cut = heap.cut(bytes);
+            cut = match self.grow(heap, kind, bytes) {
+                Ok(()) => heap.cut(bytes),
+                Err(AllocError::OutOfMemory) => heap.cut_of_parts(bytes),
+                Err(e) => return Err(e),
+            };
         }
         cut.and_then(|(region, offset, hazard)| heap.block(kind, region, offset, bytes, hazard))
             .ok_or(AllocError::OutOfMemory)
@@ -359,7 +409,7 @@ impl<B: Backing> Pool<B> {
         let chunk = self.backing.allocate(kind, size_bytes)?;
         self.allocations.fetch_add(1, Relaxed);
         heap.reserved_bytes += size_bytes;
-        let region = Region { chunk, size_bytes, free };
+        let region = Region { chunk, size_bytes, free, has_parts: false };
         let index = match heap.regions.iter().position(Option::is_none) {
             Some(index) => index,
             None => {
@@ -388,9 +438,35 @@ impl<M> Heap<M> {
         Some(free)
     }
 
+    /// Whether a block is part of a dedicated region.
+    fn has_parts(&self, free: &FreeBlock) -> bool {
+        matches!(self.regions.get(free.block.region as usize), Some(Some(region)) if region.has_parts)
+    }
+
+    /// Takes back part of a dedicated region. Answers the region once nobody has any of it.
+    fn push_part(&mut self, FreeBlock { block, hazard }: FreeBlock) -> Option<FreeBlock> {
+        let region = self.regions.get_mut(block.region as usize)?.as_mut()?;
+        region.free.give(block.offset, block.size_bytes, hazard);
+        let hazard = region.free.entirely_free(region.size_bytes)?;
+        region.has_parts = false;
+        region.free = FreeRanges::default();
+        let size_bytes = region.size_bytes;
+        self.block(block.kind, block.region as usize, 0, size_bytes, hazard)
+    }
+
     fn cut(&mut self, bytes: u64) -> Option<(usize, u64, Hazard)> {
+        self.cut_where(bytes, |region| !region.has_parts)
+    }
+
+    /// Memory between parts that others still hold.
+    fn cut_of_parts(&mut self, bytes: u64) -> Option<(usize, u64, Hazard)> {
+        self.cut_where(bytes, |region| region.has_parts)
+    }
+
+    fn cut_where(&mut self, bytes: u64, may: impl Fn(&Region<M>) -> bool) -> Option<(usize, u64, Hazard)> {
         self.regions.iter_mut().enumerate().find_map(|(i, slot)| {
-            let (offset, hazard) = slot.as_mut()?.free.take(bytes)?;
+            let region = slot.as_mut().filter(|region| may(region))?;
+            let (offset, hazard) = region.free.take(bytes)?;
             Some((i, offset, hazard))
         })
     }

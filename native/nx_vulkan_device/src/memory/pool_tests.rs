@@ -122,6 +122,14 @@ fn random_blocks_never_overlap() {
                 let byte = step as u8;
                 fill(&block, block.block.size_bytes, byte);
                 live.push((block, block.block.size_bytes, byte));
+                if random(&mut state).is_multiple_of(16) {
+                    let sizes: Vec<u64> =
+                        (0..2 + random(&mut state) % 4).map(|_| random(&mut state) % 20_000 + 1).collect();
+                    for part in pool.alloc_parts(MemoryKind::Device, &sizes, step).unwrap() {
+                        fill(&part, part.block.size_bytes, byte);
+                        live.push((part, part.block.size_bytes, byte));
+                    }
+                }
             } else {
                 let index = random(&mut state) as usize % live.len();
                 let (block, len, byte) = live.swap_remove(index);
@@ -264,4 +272,50 @@ fn idle_dedicated_memory_is_bounded() {
     }
     let kept = counts.bytes.load(SeqCst);
     assert!(kept <= (1 << 30) + size, "{kept} bytes kept");
+}
+
+#[test]
+fn parts_lie_behind_each_other_and_wait_for_all_of_them() {
+    let (pool, counts) = pool(40 << 20);
+    let sizes = [3 << 20, 1000, 5 << 20];
+    let parts = pool.alloc_parts(MemoryKind::Device, &sizes, 0).unwrap();
+    let begins: Vec<u64> = parts.iter().map(|part| part.block.address - parts[0].block.address).collect();
+    assert_eq!(begins, [0, 3 << 20, (3 << 20) + 1024]);
+    assert!(parts.iter().all(|part| part.block.region == parts[0].block.region));
+    assert_eq!(pool.in_use_bytes(), (8 << 20) + 1024);
+    let used = |mut part: FreeBlock, use_serial: u64| {
+        part.hazard = Hazard { use_serial, ..Hazard::default() };
+        pool.free(part);
+    };
+    used(parts[0], 5);
+    used(parts[2], 6);
+    assert_eq!(pool.in_use_bytes(), 1024);
+    // The one in the middle is still there.
+    let others = pool.alloc_parts(MemoryKind::Device, &sizes, 10).unwrap();
+    assert_ne!(others[0].block.region, parts[0].block.region);
+    used(parts[1], 4);
+    let again = pool.alloc_parts(MemoryKind::Device, &sizes, 0).unwrap();
+    assert_eq!(again[0].block.address, parts[0].block.address);
+    // The next owner inherits what was last done to any of them.
+    assert!(again.iter().all(|part| part.hazard.use_serial == 6));
+    assert_eq!(counts.allocations.load(SeqCst), 2);
+    again.into_iter().chain(others).for_each(|part| pool.free(part));
+    assert!(pool.trim(u64::MAX) > 0);
+    assert_eq!((pool.reserved_bytes(), counts.bytes.load(SeqCst)), (0, 0));
+}
+
+#[test]
+fn what_is_free_between_parts_serves_where_there_is_nothing_else() {
+    let (pool, counts) = pool(17 << 20);
+    let sizes = [8 << 20, 8 << 20];
+    let parts = pool.alloc_parts(MemoryKind::Device, &sizes, 0).unwrap();
+    pool.free(parts[0]);
+    let small = pool.alloc(MemoryKind::Device, 4 << 20, 0).unwrap();
+    assert_eq!((small.block.region, counts.allocations.load(SeqCst)), (parts[0].block.region, 1));
+    pool.free(parts[1]);
+    assert_eq!(pool.alloc(MemoryKind::Device, 20 << 20, 0).err(), Some(AllocError::OutOfMemory));
+    pool.free(small);
+    assert_eq!(pool.alloc_parts(MemoryKind::Device, &sizes, 0).unwrap()[0].block.address, parts[0].block.address);
+    let most = pool.alloc_parts(MemoryKind::Device, &[1 << 40, 1], 0);
+    assert_eq!(most.err(), Some(AllocError::TooLarge { limit_bytes: 1 << 40 }));
 }

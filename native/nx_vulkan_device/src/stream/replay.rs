@@ -271,7 +271,7 @@ impl Stream {
 
 /// Whether a command copies something to where it is.
 fn is_nothing(command: &Command, slots: &[(&Buffer, u64)]) -> bool {
-    let place = |buffer: Option<u32>| slots.get(buffer? as usize).map(|(buffer, at)| (buffer.address(), *at));
+    let place = |buffer: Option<u32>| slots.get(buffer? as usize).map(|(buffer, at)| buffer.address() + at);
     let places = place(command.read()).zip(place(command.written()));
     command.copies_in_place() && places.is_some_and(|(from, to)| from == to)
 }

@@ -40,18 +40,21 @@ pub(super) struct Places {
     pub within: HashMap<u32, (u32, u64)>,
     /// Donated inputs, and the results that may have their memory.
     pub donated: BTreeMap<u32, u32>,
+    /// Results that lie one behind the other in one piece of memory: the first of them, and where each begins behind it.
+    pub together: BTreeMap<u32, (u32, u64)>,
 }
 
 impl Places {
     /// The memory of a buffer of this size, none for the arena, and where it begins and ends there.
     pub fn range(&self, id: u32, size_bytes: u64) -> (Option<u32>, u64, u64) {
         let size = size_bytes.max(1).next_multiple_of(ALIGN_BYTES);
-        let given = || self.donated.get(&id).map(|&result| (result, 0));
-        match (self.arena.get(&id), self.within.get(&id).copied().or_else(given)) {
-            (Some(&at), _) => (None, at, at + size),
-            (None, Some((result, at))) => (Some(result), at, at + size),
-            (None, None) => (Some(id), 0, size),
+        if let Some(&at) = self.arena.get(&id) {
+            return (None, at, at + size);
         }
+        let given = || self.donated.get(&id).map(|&result| (result, 0));
+        let (result, at) = self.within.get(&id).copied().or_else(given).unwrap_or((id, 0));
+        let (memory, begin) = self.together.get(&result).copied().unwrap_or((result, 0));
+        (Some(memory), begin + at, begin + at + size)
     }
 }
 
@@ -63,6 +66,8 @@ pub(super) struct Buffers<'a, F> {
     pub parts: &'a Parts,
     /// Whether large results are made as late as their operands are there anyway.
     pub is_late: bool,
+    /// The most bytes of results that may lie in one piece of memory.
+    pub together_bytes: u64,
 }
 
 /// The levels that need a buffer.
@@ -87,6 +92,10 @@ pub(super) struct Chain {
     ids: Vec<u32>,
     span: Span,
 }
+
+/// An arena from which on it is worth it to have results in one piece of memory, and the part of it that this has to save.
+const MUCH_ARENA_BYTES: u64 = 32 << 20;
+const LEAST_SAVED: u64 = 8;
 
 /// Memory that buffers share.
 struct Shared {
@@ -196,8 +205,19 @@ impl<F: Fn(u32) -> Role> Buffers<'_, F> {
     }
 
     /// Places for buffers that are needed at the same level beside each other, the largest first, each as low as it
-    /// fits: in memory of results as long as nothing needs those, or else in the arena.
+    /// fits: in memory of results as long as nothing needs those, or else in the arena. Where the arena is smaller by much
+    /// for it, results lie together, so that what is larger than one of them fits.
     pub fn lay_out(&self, chains: &[Chain]) -> Places {
+        let apart = self.places(chains, 0);
+        if apart.arena_bytes < MUCH_ARENA_BYTES || self.together_bytes == 0 {
+            return apart;
+        }
+        let together = self.places(chains, self.together_bytes);
+        let enough = apart.arena_bytes - apart.arena_bytes / LEAST_SAVED;
+        if together.arena_bytes <= enough { together } else { apart }
+    }
+
+    fn places(&self, chains: &[Chain], together_bytes: u64) -> Places {
         let mut places = Places::default();
         let mut shared: Vec<Shared> = Vec::new();
         let (mut inputs, mut others): (Vec<&Chain>, Vec<&Chain>) = (Vec::new(), Vec::new());
@@ -218,6 +238,7 @@ impl<F: Fn(u32) -> Role> Buffers<'_, F> {
         }
         shared.sort_by_key(|memory| (memory.size_bytes, memory.result));
         self.give_away(&inputs, &mut shared, &mut places);
+        self.put_together(&mut shared, &mut places, together_bytes);
         shared.push(Shared { result: None, size_bytes: u64::MAX, taken: Vec::new() });
         others.sort_by_key(|chain| (Reverse(self.size(chain.ids[0])), chain.span.0, chain.ids[0]));
         for chain in others {
@@ -270,6 +291,36 @@ impl<F: Fn(u32) -> Role> Buffers<'_, F> {
         }
     }
 
+    /// Makes one of the memory of results that begin without anything in it, those that begin last first: what lies
+    /// where several of them will be is dead before.
+    fn put_together(&self, shared: &mut Vec<Shared>, places: &mut Places, most_bytes: u64) {
+        let given: HashSet<u32> = places.donated.values().copied().collect();
+        let begins = |memory: &Shared| memory.taken.first().map_or(0, |(_, _, span)| span.0);
+        let mut order: Vec<usize> = (0..shared.len()).collect();
+        order.sort_by_key(|&i| (Reverse(begins(&shared[i])), shared[i].result));
+        let mut all = Shared { result: None, size_bytes: 0, taken: Vec::new() };
+        let mut members: HashSet<u32> = HashSet::new();
+        for memory in order.into_iter().map(|i| &shared[i]) {
+            let Some(result) = memory.result.filter(|result| !given.contains(result)) else { continue };
+            let begin = all.size_bytes;
+            if begin + self.aligned_size(result) > most_bytes {
+                continue;
+            }
+            let first = *all.result.get_or_insert(result);
+            places.together.insert(result, (first, begin));
+            members.insert(result);
+            all.taken.extend(memory.taken.iter().map(|&(from, to, span)| (begin + from, begin + to, span)));
+            all.size_bytes += self.aligned_size(result);
+        }
+        if members.len() < 2 {
+            places.together.clear();
+            return;
+        }
+        shared.retain(|memory| memory.result.is_none_or(|result| !members.contains(&result)));
+        let at = shared.partition_point(|memory| memory.size_bytes < all.size_bytes);
+        shared.insert(at, all);
+    }
+
     /// The bytes of intermediate results that each level of an order needs, without those in the place of a result.
     pub fn live_bytes(&self, order: &[(usize, usize)], chains: &[Chain]) -> Vec<u64> {
         let levels = order.last().map_or(0, |(level, _)| level + 1);
@@ -318,13 +369,14 @@ mod tests {
 
     use smallvec::SmallVec;
 
-    use super::super::schedule::{Schedule, schedule};
+    use super::super::schedule::{Room, Schedule, schedule};
     use super::*;
     use crate::tuning::Short;
     use nx_vulkan_device::capture::{Action, Place};
     use nx_vulkan_device::kernel::Waits;
 
     const SHORT: Short = Short { groups: 1000, bytes: 16 << 20, flops: 1 << 28 };
+    const ROOM: Room = Room { arena_bytes: u64::MAX, together_bytes: 0 };
 
     fn command(reads: &[u32], writes: &[u32], in_place: &[(u32, u32)]) -> Command {
         Command {
@@ -353,14 +405,14 @@ mod tests {
             command(&[3], &[4], &[(3, 4)]),
         ];
         let of = [Other, Intermediate, Intermediate, Intermediate, Result];
-        let places = schedule(commands.to_vec(), &[1000; 5], roles(&of), u64::MAX, SHORT).places;
+        let places = schedule(commands.to_vec(), &[1000; 5], roles(&of), ROOM, SHORT).places;
         assert_eq!((places.arena_bytes, places.within.len()), (0, 3));
         // Where the result has no memory of its own, the arena has one place.
         let of = [Other, Intermediate, Intermediate, Intermediate, Other];
-        let places = schedule(commands.to_vec(), &[1000; 5], roles(&of), u64::MAX, SHORT).places;
+        let places = schedule(commands.to_vec(), &[1000; 5], roles(&of), ROOM, SHORT).places;
         assert_eq!((places.arena_bytes, places.within.len()), (1024, 0));
         // Other sizes have other places, and the last command waits for nobody's place.
-        let places = schedule(commands.to_vec(), &[1000, 1000, 1004, 1000, 1000], roles(&of), u64::MAX, SHORT).places;
+        let places = schedule(commands.to_vec(), &[1000, 1000, 1004, 1000, 1000], roles(&of), ROOM, SHORT).places;
         assert_eq!(places.arena_bytes, 2048);
     }
 
@@ -373,10 +425,10 @@ mod tests {
             command(&[2, 3], &[4], &[(2, 4), (3, 4)]),
         ];
         let of = [Other, Intermediate, Intermediate, Intermediate, Other];
-        let places = schedule(commands.to_vec(), &[256; 5], roles(&of), u64::MAX, SHORT).places;
+        let places = schedule(commands.to_vec(), &[256; 5], roles(&of), ROOM, SHORT).places;
         assert_eq!(places.arena_bytes, 3 * 256);
         // One after the other, the second may have it.
-        let places = schedule(commands.to_vec(), &[256; 5], roles(&of), 0, SHORT).places;
+        let places = schedule(commands.to_vec(), &[256; 5], roles(&of), Room { arena_bytes: 0, ..ROOM }, SHORT).places;
         assert_eq!(places.arena_bytes, 2 * 256);
         assert_eq!(places.arena[&1], places.arena[&3]);
     }
@@ -392,14 +444,34 @@ mod tests {
             command(&[3, 5], &[6], &[]),
         ];
         let of = [Other, Donated, Donated, Donated, Result, Result, Result, Intermediate, Intermediate];
-        let places = schedule(commands.to_vec(), &[512; 9], roles(&of), u64::MAX, SHORT).places;
+        let places = schedule(commands.to_vec(), &[512; 9], roles(&of), ROOM, SHORT).places;
         assert_eq!(places.donated, BTreeMap::from([(1, 4), (2, 5)]));
         // No result of another size.
         let places =
-            schedule(commands.to_vec(), &[512, 512, 512, 512, 256, 256, 512, 512, 512], roles(&of), u64::MAX, SHORT)
-                .places;
+            schedule(commands.to_vec(), &[512, 512, 512, 512, 256, 256, 512, 512, 512], roles(&of), ROOM, SHORT).places;
         let donated: Vec<(u32, u32)> = places.donated.into_iter().collect();
         assert!(matches!(donated[..], [(1 | 2, 6)]), "{donated:?}");
+    }
+
+    #[test]
+    fn results_lie_together_where_what_is_larger_fits_then() {
+        // 1 is as large as both results together, and gone before they begin.
+        let commands =
+            [command(&[0], &[1], &[]), command(&[1], &[2], &[]), command(&[2], &[3], &[]), command(&[2], &[4], &[])];
+        let mib = 1 << 20;
+        let of = [Other, Intermediate, Intermediate, Result, Result];
+        let planned = |together_bytes: u64| {
+            let sizes = [mib, 60 * mib, 30 * mib, 30 * mib, 30 * mib];
+            schedule(commands.to_vec(), &sizes, roles(&of), Room { together_bytes, ..ROOM }, SHORT).places
+        };
+        for too_little in [0, 59 * mib] {
+            let places = planned(too_little);
+            assert_eq!((places.arena_bytes, places.within.len(), places.together.len()), (90 * mib, 0, 0));
+        }
+        let places = planned(60 * mib);
+        assert_eq!((places.arena_bytes, places.within[&1]), (30 * mib, (3, 0)));
+        assert_eq!(places.together, BTreeMap::from([(3, (3, 0)), (4, (3, 30 * mib))]));
+        assert_eq!(places.range(4, 30 * mib), (Some(3), 30 * mib, 60 * mib));
     }
 
     /// Does in a memory of numbers what a schedule says, with donated inputs in the place of results or beside them:
@@ -413,10 +485,21 @@ mod tests {
             };
             (memory, begin..begin + sizes[id as usize])
         };
+        let end_of = |memory: u32| {
+            let together = schedule.places.together.iter().filter(|(_, (first, _))| *first == memory);
+            together.map(|(&id, &(_, at))| at + sizes[id as usize]).max().unwrap_or(sizes[memory as usize])
+        };
         for (id, _) in (0u32..).zip(of).filter(|(_, role)| **role == Intermediate) {
             let (memory, range) = home(id);
-            let size = memory.map_or(schedule.places.arena_bytes, |result| sizes[result as usize]);
+            let size = memory.map_or(schedule.places.arena_bytes, end_of);
             assert!(range.end <= size && memory.is_none_or(|result| of[result as usize] == Result), "{id}");
+        }
+        let pieces = schedule.places.together.iter();
+        assert!(pieces.clone().all(|(id, _)| !schedule.places.donated.values().any(|result| result == id)));
+        assert!(pieces.clone().all(|(&id, _)| of[id as usize] == Result));
+        for ((&a, _), (&b, _)) in pieces.clone().flat_map(|a| pieces.clone().map(move |b| (a, b))) {
+            let (a_home, b_home) = (home(a), home(b));
+            assert!(a == b || a_home.0 != b_home.0 || a_home.1.end <= b_home.1.start || b_home.1.end <= a_home.1.start);
         }
         let meet = |a: u32, b: u32| {
             let (a, b) = (home(a), home(b));
@@ -465,11 +548,13 @@ mod tests {
             state ^= state << 17;
             state % n
         };
-        let (mut shared, mut in_results, mut in_place) = (0, 0, 0);
-        for _ in 0..400 {
+        let (mut shared, mut in_results, mut in_place, mut together) = (0, 0, 0, 0);
+        for k in 0..800 {
+            // Small buffers, and some of those sizes from which on results lie together.
+            let unit = [100, MUCH_ARENA_BYTES][k % 2];
             let inputs = 1 + below(4) as usize;
             let mut of: Vec<Role> = (0..inputs).map(|_| if below(2) == 0 { Donated } else { Other }).collect();
-            let mut sizes: Vec<u64> = (0..inputs).map(|_| 100 * (1 + below(3))).collect();
+            let mut sizes: Vec<u64> = (0..inputs).map(|_| unit * (1 + below(3))).collect();
             let mut commands: Vec<Command> = Vec::new();
             let count = 1 + below(24);
             for _ in 0..count {
@@ -477,25 +562,30 @@ mod tests {
                 let writes: Vec<u32> = (0..1 + below(2)).map(|k| of.len() as u32 + k as u32).collect();
                 for _ in &writes {
                     of.push(if below(4) == 0 { Result } else { Intermediate });
-                    sizes.push(if below(2) == 0 { sizes[reads[0] as usize] } else { 100 * (1 + below(3)) });
+                    // Intermediate results may be larger than any other.
+                    let most = if of.last() == Some(&Intermediate) { 6 } else { 3 };
+                    sizes.push(if below(2) == 0 { sizes[reads[0] as usize] } else { unit * (1 + below(most)) });
                 }
                 let pairs = reads.iter().flat_map(|&read| writes.iter().map(move |&written| (read, written)));
                 let pairs: Vec<(u32, u32)> = pairs.filter(|_| below(3) > 0).collect();
                 commands.push(command(&reads, &writes, &pairs));
             }
-            for enough_bytes in [0, 700, u64::MAX] {
-                let schedule = schedule(commands.clone(), &sizes, roles(&of), enough_bytes, SHORT);
+            for (arena_bytes, together_bytes) in [(0, 0), (7 * unit, 5 * unit), (u64::MAX, u64::MAX)] {
+                let room = Room { arena_bytes, together_bytes };
+                let schedule = schedule(commands.clone(), &sizes, roles(&of), room, SHORT);
                 assert_eq!(schedule.commands.len(), commands.len());
                 check(&schedule, &sizes, &of, true);
                 check(&schedule, &sizes, &of, false);
                 shared += schedule.places.donated.len();
                 in_results += schedule.places.within.len();
+                together += usize::from(!schedule.places.together.is_empty());
                 let is_same = |(a, b): &(u32, u32)| {
                     schedule.places.arena.get(a).is_some_and(|at| schedule.places.arena.get(b) == Some(at))
                 };
                 in_place += schedule.commands.iter().flat_map(|c| &c.in_place).filter(|pair| is_same(pair)).count();
             }
         }
-        assert!(shared > 20 && in_results > 100 && in_place > 50, "{shared} {in_results} {in_place}");
+        let found = [shared, in_results, in_place, together];
+        assert!(shared > 20 && in_results > 100 && in_place > 50 && together > 8, "{found:?}");
     }
 }

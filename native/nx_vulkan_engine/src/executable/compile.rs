@@ -7,7 +7,7 @@ use nx_vulkan_device::capture::{Command, Place};
 use nx_vulkan_device::memory::Buffer;
 
 use super::arena::Role;
-use super::schedule::{Schedule, schedule};
+use super::schedule::{Room, Schedule, schedule};
 use super::{ALIGN_BYTES, Batch, Donation, Executable, Life, Memory, Own, Step, Value, Work};
 use crate::eager::{self, Compile};
 use crate::program::passes::{Recompute, Saving, Target, optimize};
@@ -438,6 +438,7 @@ impl<'a> Builder<'a> {
         let given = self.given(&read_last);
         let last = self.drafts.len().saturating_sub(1);
         let mut donations: Vec<Donation> = Vec::new();
+        let mut together: Vec<Vec<u32>> = Vec::new();
         let memory = |buffer: &Arc<Buffer>| match buffer.virtual_id() {
             None => Some(Memory::Real(Arc::clone(buffer))),
             Some(id) => bound.get(&id).map(|&i| Memory::Bound(i)).or_else(|| numbers.get(&id).map(|&i| Memory::Own(i))),
@@ -447,6 +448,8 @@ impl<'a> Builder<'a> {
             Ok(Value { memory, view: tensor.view.clone() })
         };
         let short = self.engine.model().short;
+        let together_bytes = if self.owns_outputs { 0 } else { self.engine.most_together_bytes() };
+        let room = Room { arena_bytes: self.enough_bytes, together_bytes };
         let steps =
             self.drafts.into_iter().enumerate().map(|(at, draft)| match draft {
                 Draft::Batch(commands) => {
@@ -459,22 +462,31 @@ impl<'a> Builder<'a> {
                     let roles: HashMap<u32, Role> =
                         commands.iter().flat_map(Command::ids).map(|id| (id, role(id))).collect();
                     let role = |id: u32| roles.get(&id).copied().unwrap_or(Role::Other);
-                    let schedule = schedule(commands, &sizes, role, self.enough_bytes, short);
+                    let schedule = schedule(commands, &sizes, role, room, short);
                     let donated = schedule.places.donated.iter();
                     donations.extend(donated.filter_map(|(id, result)| {
                         Some(Donation { input: *bound.get(id)?, own: *numbers.get(result)? })
                     }));
+                    let mut behind: Vec<(u64, u32)> =
+                        schedule.places.together.iter().map(|(id, &(_, at))| (at, *id)).collect();
+                    behind.sort_unstable();
+                    together.extend(
+                        (!behind.is_empty())
+                            .then(|| behind.iter().filter_map(|(_, id)| numbers.get(id).copied()).collect()),
+                    );
                     Ok(Step::Batch(Box::new(batch(schedule, &bound, &numbers))))
                 }
                 Draft::Wait { work, operands } => {
                     Ok(Step::Wait { work, operands: operands.iter().map(value).collect::<Result<_>>()? })
                 }
             });
+        let steps = steps.collect::<Result<_>>()?;
         Ok(Executable {
             engine: self.engine.uncaptured(),
             inputs,
-            steps: steps.collect::<Result<_>>()?,
+            steps,
             own,
+            together,
             read_last,
             donations,
             outputs: outputs.iter().map(value).collect::<Result<_>>()?,

@@ -143,6 +143,8 @@ pub struct Executable {
     inputs: Vec<Type>,
     steps: Vec<Step>,
     own: Vec<Own>,
+    /// Of `own`, what lies one behind the other in one piece of memory.
+    together: Vec<Vec<u32>>,
     /// The last step that reads each of what runs bind, inputs and results of steps; none for outputs.
     read_last: Vec<Option<usize>>,
     /// Inputs that are donated, and what has their memory from the last step on.
@@ -234,7 +236,7 @@ impl Executable {
             run.give(self, inputs, spent);
         }
         for (at, step) in self.steps.iter().enumerate() {
-            run.begin(&self.own, at).map_err(|e| self.within(e))?;
+            run.begin(self, at).map_err(|e| self.within(e))?;
             match step {
                 Step::Batch(batch) => run.batch(batch).map_err(|e| self.within(e))?,
                 Step::Wait { work, operands } => run.wait(work, operands, compile, goes_on)?,
@@ -242,7 +244,7 @@ impl Executable {
             run.end(self, at);
         }
         // What no step writes, as results without elements.
-        run.begin(&self.own, self.steps.len()).map_err(|e| self.within(e))?;
+        run.begin(self, self.steps.len()).map_err(|e| self.within(e))?;
         let mut outputs = Vec::with_capacity(self.outputs.len());
         for value in &self.outputs {
             outputs.push(run.tensor(value)?);
@@ -268,8 +270,19 @@ impl Executable {
 
 impl Run<'_> {
     /// Allocates what lives from a step on.
-    fn begin(&mut self, own: &[Own], at: usize) -> Result<()> {
-        for (memory, own) in self.own.iter_mut().zip(own) {
+    fn begin(&mut self, executable: &Executable, at: usize) -> Result<()> {
+        for members in &executable.together {
+            let own: Vec<&Own> = members.iter().filter_map(|&i| executable.own.get(i as usize)).collect();
+            if own.first().is_some_and(|own| own.life.first == at) {
+                let sizes: Vec<u64> = own.iter().map(|own| own.size_bytes).collect();
+                for (&i, buffer) in members.iter().zip(self.engine.alloc_together(&sizes)?) {
+                    if let Some(memory) = self.own.get_mut(i as usize) {
+                        *memory = Some(buffer);
+                    }
+                }
+            }
+        }
+        for (memory, own) in self.own.iter_mut().zip(&executable.own) {
             if own.life.first == at && memory.is_none() {
                 *memory = Some(self.engine.alloc(own.size_bytes)?);
             }

@@ -160,11 +160,12 @@ fn filled(command: &Command) -> Option<Filled> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use super::super::schedule::schedule;
+    use super::super::schedule::{Room, schedule};
     use super::*;
     use crate::tuning::Short;
 
     const SHORT: Short = Short { groups: 1000, bytes: 16 << 20, flops: 1 << 28 };
+    const ROOM: Room = Room { arena_bytes: u64::MAX, together_bytes: 0 };
 
     fn command(action: Action, reads: &[u32], writes: u32) -> Command {
         Command {
@@ -188,7 +189,7 @@ mod tests {
 
     /// The copies that are left, and where buffers lie in the arena.
     fn laid(commands: Vec<Command>, sizes: &[u64], role: impl Fn(u32) -> Role) -> (usize, HashMap<u32, u64>) {
-        let schedule = schedule(commands, sizes, role, u64::MAX, SHORT);
+        let schedule = schedule(commands, sizes, role, ROOM, SHORT);
         let left = schedule.commands.iter().filter(|command| matches!(command.action, Action::Copy { .. })).count();
         (left, schedule.places.arena)
     }
@@ -221,7 +222,7 @@ mod tests {
         // Where the whole is a result, they lie in its memory.
         let role = |id: u32| [Role::Other, Role::Result][usize::from(id == 5)];
         let role = |id: u32| if (1..5).contains(&id) { Role::Intermediate } else { role(id) };
-        let schedule = schedule(commands(), &sizes, role, u64::MAX, SHORT);
+        let schedule = schedule(commands(), &sizes, role, ROOM, SHORT);
         let within = |id: u32| schedule.places.within[&id];
         assert_eq!([4, 3, 1, 2].map(within), [(5, 0), (5, 512), (5, 512), (5, 768)]);
         assert!(schedule.places.arena.is_empty());
@@ -246,7 +247,7 @@ mod tests {
     fn what_reads_the_whole_waits_for_its_parts() {
         let commands =
             vec![kernel(&[0], 1), kernel(&[0], 2), copy(1, 3, 0, 256), copy(2, 3, 256, 256), kernel(&[3], 4)];
-        let schedule = schedule(commands, &[256, 256, 256, 512, 256], but(4), u64::MAX, SHORT);
+        let schedule = schedule(commands, &[256, 256, 256, 512, 256], but(4), ROOM, SHORT);
         assert_eq!(schedule.barriers, [false, false, true]);
         assert_eq!(schedule.places.arena_bytes, 512);
     }

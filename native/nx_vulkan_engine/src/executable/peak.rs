@@ -1,6 +1,8 @@
 //! How much memory a run takes.
 
-use nx_vulkan_device::memory::reserved_bytes;
+use std::collections::HashSet;
+
+use nx_vulkan_device::memory::{part_bytes, reserved_bytes};
 
 use super::control::LOOKS;
 use super::{Advance, Executable, Step, Value, Work};
@@ -19,9 +21,15 @@ impl Executable {
     /// The most bytes that a run takes from the pool besides its inputs: what it allocates, results of what waits, and
     /// the arena of a batch or what one of the programs that the host drives takes.
     pub(super) fn peak_bytes(&self) -> u64 {
+        let together: HashSet<u32> = self.together.iter().flatten().copied().collect();
         let own = |at: usize| {
-            let alive = self.own.iter().filter(|own| own.life.first <= at && at <= own.life.last);
-            alive.fold(0u64, |sum, own| sum.saturating_add(reserved_bytes(own.size_bytes)))
+            let alive = (0..).zip(&self.own).filter(|(_, own)| own.life.first <= at && at <= own.life.last);
+            alive.fold(0u64, |sum, (i, own)| {
+                sum.saturating_add(match together.contains(&i) {
+                    true => part_bytes(own.size_bytes),
+                    false => reserved_bytes(own.size_bytes),
+                })
+            })
         };
         // Results of steps before, and the last step that reads each.
         let mut results: Vec<(u64, Option<usize>)> = Vec::new();

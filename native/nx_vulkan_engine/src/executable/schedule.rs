@@ -34,19 +34,27 @@ fn virtual_ids(places: &[Place]) -> impl Iterator<Item = u32> + '_ {
     places.iter().filter_map(Place::id)
 }
 
-/// Plans a batch of buffers of these sizes and roles. The arena takes no more than `enough_bytes`, or than the commands
-/// would one after the other where that is more.
+/// Memory that a batch may have.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Room {
+    /// What its arena may take, or what the commands would take one after the other where that is more.
+    pub arena_bytes: u64,
+    /// The most bytes of results in one piece of memory.
+    pub together_bytes: u64,
+}
+
+/// Plans a batch of buffers of these sizes and roles.
 pub(super) fn schedule(
     commands: Vec<Command>,
     sizes: &[u64],
     role: impl Fn(u32) -> Role,
-    enough_bytes: u64,
+    room: Room,
     short: Short,
 ) -> Schedule {
-    let all = |commands: Vec<Command>| planned(commands, &Parts::default(), sizes, &role, enough_bytes, short);
+    let all = |commands: Vec<Command>| planned(commands, &Parts::default(), sizes, &role, room, short);
     let Some((fewer, parts)) = without_copies(&commands, sizes, &role) else { return all(commands) };
-    let least = planned(fewer, &parts, sizes, &role, enough_bytes, short);
-    if least.places.arena_bytes <= enough_bytes {
+    let least = planned(fewer, &parts, sizes, &role, room, short);
+    if least.places.arena_bytes <= room.arena_bytes {
         return least;
     }
     // Where all of something lies in memory from its first part on, it may be that more does.
@@ -59,10 +67,11 @@ fn planned(
     parts: &Parts,
     sizes: &[u64],
     role: &impl Fn(u32) -> Role,
-    enough_bytes: u64,
+    room: Room,
     short: Short,
 ) -> Schedule {
-    let mut batch = Buffers { commands: &commands, sizes, role, parts, is_late: false };
+    let together_bytes = room.together_bytes;
+    let mut batch = Buffers { commands: &commands, sizes, role, parts, is_late: false, together_bytes };
     let mut order = batch.by_level(0..commands.len(), short);
     let mut chains = batch.chains(&order);
     if batch.live_bytes(&order, &chains).into_iter().any(|bytes| bytes >= MUCH_BYTES) {
@@ -77,8 +86,8 @@ fn planned(
         chains = batch.chains(&order);
     }
     let mut places = batch.lay_out(&chains);
-    if places.arena_bytes > enough_bytes {
-        (order, places) = batch.narrowed(order, places, enough_bytes, short);
+    if places.arena_bytes > room.arena_bytes {
+        (order, places) = batch.narrowed(order, places, room.arena_bytes, short);
         chains = batch.chains(&order);
     }
     let held = batch.peak(&order, &chains);
@@ -386,6 +395,10 @@ mod tests {
 
     const SHORT: Short = Short { groups: 1000, bytes: 16 << 20, flops: 1 << 28 };
 
+    fn room(arena_bytes: u64) -> Room {
+        Room { arena_bytes, together_bytes: 0 }
+    }
+
     fn command(reads: &[u32], writes: u32, waits: Waits) -> Command {
         Command {
             action: Action::Fill { offset_bytes: 0, size_bytes: 256, word: 0 },
@@ -415,7 +428,7 @@ mod tests {
                 command(&[4, 2], 5, Waits::All),
             ];
             commands.iter_mut().for_each(|c| c.work = Some(Work { flops: Some(flops), ..Work::default() }));
-            let schedule = schedule(commands, &[256; 6], but(|id| id == 0 || id == 5), u64::MAX, SHORT);
+            let schedule = schedule(commands, &[256; 6], but(|id| id == 0 || id == 5), room(u64::MAX), SHORT);
             schedule.commands.iter().flat_map(|c| virtual_ids(&c.writes)).collect::<Vec<u32>>()
         };
         assert_eq!(order(1000), [1, 3, 2, 4, 5]);
@@ -439,7 +452,7 @@ mod tests {
                 command(&[2, 6, 7], 8, Waits::All),
             ];
             let sizes = [size_bytes, 256, size_bytes, size_bytes, 256, 256, 256, size_bytes, 256];
-            let schedule = schedule(commands, &sizes, but(|id| id == 0 || id == 8), u64::MAX, SHORT);
+            let schedule = schedule(commands, &sizes, but(|id| id == 0 || id == 8), room(u64::MAX), SHORT);
             let writes: Vec<u32> = schedule.commands.iter().flat_map(|c| virtual_ids(&c.writes)).collect();
             let before = |id: u32, other: u32| {
                 let at = |id: u32| writes.iter().position(|&written| written == id).unwrap();
@@ -463,7 +476,7 @@ mod tests {
         commands.push(command(&[3, 23], 24, Waits::All));
         let mut sizes = vec![256; 25];
         sizes[1..4].fill(large);
-        let schedule = schedule(commands, &sizes, but(|id| id == 0 || id == 24), u64::MAX, SHORT);
+        let schedule = schedule(commands, &sizes, but(|id| id == 0 || id == 24), room(u64::MAX), SHORT);
         let written: Vec<u32> = schedule.commands.iter().flat_map(|c| virtual_ids(&c.writes)).collect();
         let at = |id: u32| written.iter().position(|&other| other == id).unwrap();
         assert!(at(1) > at(20) && at(1) < at(2) && at(2) < at(3), "{written:?}");
@@ -481,7 +494,7 @@ mod tests {
             command(&[2, 4], 5, Waits::All),
         ];
         let sizes = [256; 6];
-        let schedule = schedule(commands, &sizes, but(|id| id == 0 || id == 5), u64::MAX, SHORT);
+        let schedule = schedule(commands, &sizes, but(|id| id == 0 || id == 5), room(u64::MAX), SHORT);
         let writes: Vec<u32> = schedule.commands.iter().flat_map(|c| virtual_ids(&c.writes)).collect();
         let at = |waits: Waits| schedule.commands.iter().position(|c| c.waits == waits && c.writes[0].id() == Some(2));
         let (one, other) = (at(Waits::All).unwrap(), at(Waits::Beside).unwrap());
@@ -507,7 +520,7 @@ mod tests {
             command(&[5], 6, Waits::Part(2)),
             command(&[5], 6, Waits::Part(2)),
         ];
-        let schedule = schedule(commands, &[256; 7], but(|id| id == 0 || id == 6), u64::MAX, SHORT);
+        let schedule = schedule(commands, &[256; 7], but(|id| id == 0 || id == 6), room(u64::MAX), SHORT);
         let barriers = schedule.barriers.iter().filter(|&&waits| waits).count();
         assert_eq!(barriers, 4, "{:?} {:?}", schedule.commands, schedule.barriers);
         let written: Vec<u32> = schedule.commands.iter().flat_map(|c| virtual_ids(&c.writes)).collect();
@@ -545,7 +558,7 @@ mod tests {
     fn an_arena_takes_as_little_as_it_has_to() {
         let planned = |enough_bytes: u64| {
             let (commands, sizes, is_own) = branches(32);
-            schedule(commands, &sizes, but(is_own), enough_bytes, SHORT)
+            schedule(commands, &sizes, but(is_own), room(enough_bytes), SHORT)
         };
         let wide = planned(u64::MAX);
         assert!(wide.places.arena_bytes >= 32 * 1024, "{}", wide.places.arena_bytes);
@@ -570,8 +583,8 @@ mod tests {
         let (commands, mut sizes, is_own) = branches(32);
         sizes[..=64].fill(256);
         sizes[65..].fill(1 << 20);
-        let wide = schedule(commands.clone(), &sizes, but(&is_own), u64::MAX, SHORT);
-        let narrow = schedule(commands, &sizes, but(is_own), (3 << 20) + 256, SHORT);
+        let wide = schedule(commands.clone(), &sizes, but(&is_own), room(u64::MAX), SHORT);
+        let narrow = schedule(commands, &sizes, but(is_own), room((3 << 20) + 256), SHORT);
         assert!(wide.places.arena_bytes >= 16 << 20 && narrow.places.arena_bytes <= (3 << 20) + 256);
         let first = narrow.commands.iter().position(|c| c.writes[0].id().is_some_and(|id| id > 64)).unwrap();
         // One after the other the small ones have 63.
@@ -593,7 +606,7 @@ mod tests {
         let sizes = vec![512; 2 * n as usize + 2];
         let is_own = |id: u32| id == 0 || id == 2 * n + 1;
         for enough_bytes in [0, 1024, 1500, 4096, 8192, u64::MAX] {
-            let schedule = schedule(commands.clone(), &sizes, but(is_own), enough_bytes, SHORT);
+            let schedule = schedule(commands.clone(), &sizes, but(is_own), room(enough_bytes), SHORT);
             assert!(
                 schedule.places.arena_bytes <= enough_bytes.max(1024),
                 "{} of {enough_bytes}",

@@ -20,6 +20,7 @@ mod profile;
 mod recordings;
 mod seeing;
 mod sizes;
+mod together;
 mod vectors;
 #[path = "../common/workloads.rs"]
 mod workloads;
