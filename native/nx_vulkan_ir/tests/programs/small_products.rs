@@ -263,3 +263,66 @@ fn states_before_and_after_steps_are_stacked_once() {
     assert_eq!(states([3, 9], &|b, states| vec![read(b, stack(b, &states[1..], 1))]), [(1, 5)]);
     assert_eq!(states([4, 64], &|b, states| vec![read(b, stack(b, &states[4..], 1))]), [(1, 2)]);
 }
+
+/// Steps of a cell whose gates see the state by a product, and inputs and biases by sums; what looks like gradients reads
+/// the gates' operands again, after all steps.
+fn gated(dtype: DType, other: impl Fn(&Builder, usize, Operand, Operand) -> Operand) -> Program {
+    const ROWS: u64 = 48;
+    let b = Builder::new();
+    let x = b.input(dtype, &[STEPS * ROWS, GATES as u64 * UNITS]);
+    let weights: Vec<Operand> = (0..GATES).map(|_| b.input(dtype, &[UNITS, UNITS])).collect();
+    let biases: Vec<Operand> = (0..GATES).map(|_| b.input(dtype, &[UNITS])).collect();
+    let mut state = b.input(dtype, &[ROWS, UNITS]);
+    let mut seen = Vec::new();
+    for step in 0..STEPS {
+        let gate = |g: usize| {
+            let columns = b.slice(x, &[0, g as u64 * UNITS], &[STEPS * ROWS, UNITS]);
+            let input = b.slice(columns, &[step * ROWS, 0], &[ROWS, UNITS]);
+            let biased = b.add(input, b.broadcast(biases[g], &[ROWS, UNITS]));
+            other(&b, g, biased, b.dot(state, weights[g]))
+        };
+        let own: Vec<Operand> = (0..GATES).map(gate).collect();
+        let open = own.iter().map(|&gate| b.tanh(gate)).reduce(|all, gate| b.multiply(all, gate)).unwrap();
+        state = b.add(state, open);
+        seen.push(own);
+    }
+    let gradient = |&gate: &Operand| b.multiply(b.exp(b.negate(gate)), state);
+    let mut outputs: Vec<Operand> =
+        seen.iter().map(|own| own.iter().map(gradient).reduce(|sum, term| b.add(sum, term)).unwrap()).collect();
+    outputs.push(state);
+    b.finish(&outputs).unwrap()
+}
+
+/// Products with steps on their results in one kernel.
+fn followed(program: &Program) -> usize {
+    let is_followed = |instruction: &Instruction| match &instruction.op {
+        Op::Fused(body) => products(body) == 1 && body.instructions.len() > 1,
+        _ => false,
+    };
+    program.instructions.iter().filter(|instruction| is_followed(instruction)).count()
+}
+
+#[test]
+fn what_is_added_to_all_parts_of_a_product_is_added_by_its_kernel() {
+    for (dtype, tolerance) in [(DType::F32, 1e-6), (DType::F64, 1e-14), (DType::F16, 0.01)] {
+        let added = gated(dtype, |b, _, input, product| b.add(input, product));
+        let optimized = checked(&added, &target(Saving::Nothing), tolerance);
+        assert_eq!((products(&optimized), followed(&optimized)), (STEPS as usize, STEPS as usize), "{dtype}");
+        // The order of what is subtracted stays.
+        let subtracted = gated(dtype, |b, _, input, product| b.subtract(product, b.multiply(input, 0.5)));
+        let optimized = checked(&subtracted, &target(Saving::Nothing), tolerance);
+        assert_eq!(followed(&optimized), STEPS as usize, "{dtype}");
+        // One column for all of a gate's.
+        let column = |b: &Builder, tensor: Operand| b.slice(tensor, &[0, 0], &[48, 1]);
+        let of_column = gated(dtype, |b, _, input, product| b.add(column(b, input), product));
+        assert_eq!(followed(&checked(&of_column, &target(Saving::Nothing), tolerance)), 0, "{dtype}");
+        let of_product = gated(dtype, |b, _, input, product| b.add(input, column(b, product)));
+        assert_eq!(followed(&checked(&of_product, &target(Saving::Nothing), tolerance)), 0, "{dtype}");
+        // One gate does something else.
+        let unlike = gated(dtype, |b, g, input, product| match g {
+            2 => b.multiply(input, product),
+            _ => b.add(input, product),
+        });
+        assert_eq!(followed(&checked(&unlike, &target(Saving::Nothing), tolerance)), 0, "{dtype}");
+    }
+}

@@ -263,6 +263,9 @@ impl<'a> Fusion<'a> {
         let readers: Vec<usize> = self.readers[at].iter().copied().collect();
         let shared = self.outside[at] || readers.len() > 1;
         let mut stored = false;
+        if self.keeps_products_apart(at, &readers) {
+            return self.alone_in_group(at);
+        }
         if shared && self.follows_product(at) {
             // The product's kernel stores it, which costs no dispatch and nothing that is read.
             return self.alone_in_group(at);
@@ -297,6 +300,18 @@ impl<'a> Fusion<'a> {
         if !stored && (self.outside[at] || !self.readers[at].is_empty()) {
             self.alone_in_group(at);
         }
+    }
+
+    /// Whether an instruction puts little together for several groups that products' kernels could do, which choose
+    /// nothing by its place: a launch more for each of them otherwise.
+    fn keeps_products_apart(&self, at: usize, readers: &[usize]) -> bool {
+        let follows = |group: &&usize| {
+            let outputs = self.groups[**group].iter().flat_map(|group| group.outputs.iter());
+            let mut outputs =
+                outputs.filter(|&output| self.elements(output) >= MAX_SMALL.saturating_mul(self.elements(at)));
+            outputs.any(|output| self.follows_product(output))
+        };
+        self.kinds[at] == Role::Placement && readers.iter().filter(follows).nth(1).is_some()
     }
 
     fn alone_in_group(&mut self, at: usize) {

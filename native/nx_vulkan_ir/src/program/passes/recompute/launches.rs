@@ -23,7 +23,7 @@ pub fn run(program: &Program, target: &Target) -> Result<Program> {
     let Recompute { flops_per_byte, shares, most_per_byte, .. } = target.recompute;
     let mut lives = Lives::of(program, target);
     let mut again = Vec::new();
-    let peak = lives.peak();
+    let (peak, _) = lives.peak();
     let cost = |program: &Program| cost(program, flops_per_byte);
     let mut more = (cost(program) / SHARES).saturating_mul(shares);
     let mut late: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
@@ -50,7 +50,7 @@ pub fn run(program: &Program, target: &Target) -> Result<Program> {
             let cost = cost(&part.program);
             let most = bytes(&lives, &part.results).saturating_mul(most_per_byte);
             results.retain(|result| !part.results.contains(result));
-            if cost <= more.min(most) && (from + 1..to).contains(&lives.peak()) {
+            if cost <= more.min(most) && (from + 1..to).contains(&lives.peak().0) {
                 more -= cost;
                 lives.note(&part, peak);
                 again.push(part);

@@ -119,8 +119,8 @@ impl<'a> Lives<'a> {
         }
     }
 
-    /// The level at which results take most.
-    pub fn peak(&self) -> usize {
+    /// The level at which results take most, and how many bytes.
+    pub fn peak(&self) -> (usize, u64) {
         let last = self.level.iter().max().copied().unwrap_or(0);
         let mut changes = vec![0i128; last + 2];
         for made in &self.results {
@@ -134,11 +134,11 @@ impl<'a> Lives<'a> {
         let (mut live, mut most) = (0, (0, 0));
         for (level, change) in changes.iter().enumerate() {
             live += change;
-            if live > most.0 {
-                most = (live, level);
+            if live > most.1 {
+                most = (level, live);
             }
         }
-        most.1
+        (most.0, u64::try_from(most.1).unwrap_or(u64::MAX))
     }
 
     pub fn bytes_of(&self, operands: &[Operand]) -> u64 {

@@ -9,11 +9,19 @@ use crate::program::passes::target::Target;
 use crate::program::passes::{cse, dce};
 use crate::program::{Instruction, Op, Operand, Program};
 
+/// Where so many times as much lies in memory at the peak as large results take, results count from this part of all
+/// on: steps of recurrent cells leave many that are small.
+const MUCH: u64 = 64;
+const LEAST_PART: u64 = 4096;
+
 pub fn run(program: &Program, target: &Target) -> Result<Program> {
     let mut lives = Lives::of(program, target);
     let mut new = program.clone();
-    let peak = lives.peak();
-    let mut results: Vec<usize> = (0..lives.results.len()).filter(|&r| lives.is_between_kernels(r, peak)).collect();
+    let (peak, peak_bytes) = lives.peak();
+    let large = target.joins.read_bytes;
+    let least_bytes = if peak_bytes < MUCH.saturating_mul(large) { large } else { large.min(peak_bytes / LEAST_PART) };
+    let counts = |&r: &usize| lives.results[r].bytes >= least_bytes && lives.is_between_kernels(r, peak);
+    let mut results: Vec<usize> = (0..lives.results.len()).filter(counts).collect();
     // What takes most comes first.
     results.sort_by_key(|&r| std::cmp::Reverse(lives.results[r].bytes));
     for r in results {
@@ -38,7 +46,7 @@ pub fn run(program: &Program, target: &Target) -> Result<Program> {
 }
 
 impl Lives<'_> {
-    /// Whether a large result of a fused op lies in memory at the peak for kernels that read it after it, and what
+    /// Whether a result of a fused op lies in memory at the peak for kernels that read it after it, and what
     /// makes it is there for others before.
     fn is_between_kernels(&self, result: usize, peak: usize) -> bool {
         let made = &self.results[result];
@@ -46,7 +54,7 @@ impl Lives<'_> {
         let is_early = |r: usize| self.results[r].readers.iter().any(|&at| self.level[at] <= peak);
         let fused = |at: &usize| matches!(self.program.instructions[*at].op, Op::Fused(_));
         let all = self.first[made.maker]..self.first[made.maker] + instruction.outs.len();
-        made.bytes >= self.target.joins.read_bytes
+        made.bytes > 0
             && !made.is_fenced
             && matches!(instruction.op, Op::Fused(_))
             && self.level[made.maker] < peak

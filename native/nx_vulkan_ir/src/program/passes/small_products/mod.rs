@@ -5,6 +5,7 @@ mod columns;
 mod concatenated;
 mod slices;
 mod stacks;
+mod steps;
 mod sums;
 
 use std::collections::{HashMap, HashSet};
@@ -40,6 +41,7 @@ pub fn run(program: &Program, target: &Target) -> Result<Program> {
     let program = checked(dce::run(&cse::run(&sums::run(&program, target)?)?)?)?;
     let program = checked(dce::run(&cse::run(&concatenated::run(&program, target)?)?)?)?;
     let program = checked(cse::run(&columns::run(&program, target)?)?)?;
+    let program = checked(dce::run(&cse::run(&steps::run(&program)?)?)?)?;
     checked(cse::run(&stacks::run(&program, target)?)?)
 }
 
