@@ -3,7 +3,7 @@
 use nx_vulkan_ir::Result;
 use nx_vulkan_ir::program::passes::{Heads, Joins, Recompute, Saving, Target, optimize};
 use nx_vulkan_ir::program::rows::RowLimits;
-use nx_vulkan_ir::program::{Builder, Op, Program, Reduction};
+use nx_vulkan_ir::program::{Builder, Op, Operand, Program, Reduction};
 use nx_vulkan_ir::reference::{self, Array};
 use nx_vulkan_ir::{DType, Type, Value};
 
@@ -187,4 +187,35 @@ fn vectors_and_numbers_are_no_gradients_of_attention() {
     for program in [vectors, b.finish(&outputs).unwrap()] {
         assert!(products(&optimize(program.clone(), &with_heads()).unwrap()) >= program.outputs.len());
     }
+}
+
+/// States that products read, each the one before or something new, by a mask.
+fn masked_states(rows: u64) -> Program {
+    let b = Builder::new();
+    let weights = b.input(DType::F32, &[64, 64]);
+    let start = b.input(DType::F32, &[rows, 64]);
+    let states = (0..6).scan(start, |state, _| {
+        let mask = b.input(DType::U8, &[rows, 64]);
+        let new = b.dot(*state, weights);
+        *state = b.select(mask, *state, b.multiply(b.tanh(new), b.sigmoid(new)));
+        Some(*state)
+    });
+    let states: Vec<Operand> = states.collect();
+    let output = b.dot(*states.last().unwrap(), weights);
+    b.finish(&[output]).unwrap()
+}
+
+#[test]
+fn what_products_read_is_read_by_what_comes_after_it() {
+    let selects = |program: &Program| {
+        let bodies =
+            program.instructions.iter().filter_map(|i| if let Op::Fused(body) = &i.op { Some(body) } else { None });
+        let count = |body: &Program| body.instructions.iter().filter(|i| i.op == Op::Select).count();
+        bodies.map(|body| count(body)).collect::<Vec<usize>>()
+    };
+    let optimized = optimize(masked_states(256), &target(Saving::Nothing)).unwrap();
+    assert_eq!(selects(&optimized), [1; 6], "{optimized}");
+    // Where states are small, kernels compute earlier ones again.
+    let optimized = optimize(masked_states(16), &target(Saving::Nothing)).unwrap();
+    assert!(selects(&optimized).iter().any(|&count| count > 1), "{optimized}");
 }

@@ -39,6 +39,10 @@ const MAX_BOUNDED: usize = 4;
 /// takes less time for what more of them give.
 const MAX_AGAIN: u32 = 24;
 
+/// The part of a large result from which one that is stored anyway is read where that takes fewer bytes: kernels of
+/// less would wait for another one to no end.
+const LEAST_READ: u64 = 64;
+
 /// Elements of a kernel for each of an op's, up to which more steps than that are computed again.
 const MAX_REPEATED: u64 = 2;
 
@@ -320,11 +324,11 @@ impl<'a> Fusion<'a> {
         self.insert(number, at, true);
     }
 
-    /// Whether an instruction's result is large, and takes fewer bytes than what it is computed from: where it is
+    /// Whether an instruction's result is not little, and takes fewer bytes than what it is computed from: where it is
     /// stored anyway, it is read, and not computed again.
     fn is_smaller_than_operands(&self, at: usize) -> bool {
         let (own, read) = self.own_and_read_bytes(at);
-        own >= self.target.joins.read_bytes && own < read
+        own >= self.target.joins.read_bytes / LEAST_READ && own < read
     }
 
     /// Whether an instruction's result is large, and an element of it takes many cheap steps, each as often as parts of
