@@ -63,8 +63,8 @@ pub struct Cluster {
     pub outputs: Numbers,
     /// What members read and the group does not compute.
     pub externals: Numbers,
-    /// How many members are costly and small. None is a member of another group, too.
-    pub costly: usize,
+    /// What members count that are costly and small, in instructions. None is a member of another group, too.
+    pub costly: u64,
     /// Elements of what a member reduces, and of its result.
     pub reduces: Option<(u64, u64)>,
 }

@@ -14,7 +14,7 @@ use super::target::{Saving, Target};
 use crate::program::fused::{Computed, MAX_STORES, Made, Plan, chosen, is_view};
 use crate::program::ops::keeps_bits;
 use crate::program::reductions::Reductions;
-use crate::program::{Binary, Instruction, Op, Operand, Program, epilogue};
+use crate::program::{Binary, Elementwise, Instruction, Op, Operand, Program, epilogue};
 use crate::{DType, Error, Result, Type};
 
 /// Groups that share an operand are compared in pairs up to this many.
@@ -29,10 +29,12 @@ const MIN_LONG: usize = 64;
 /// Elements up to which an op is small.
 const MAX_QUICK: u64 = 1 << 14;
 
-/// Costly steps, and parts that are put into something larger, that a kernel of a long program has. lavapipe's compiler
-/// takes longer than in proportion: with four costly steps the gradient of 200 steps of a sine compiles for 4.1 s, with
-/// two for 1.9, with as many as fit for 96; 0.2 s for four parts, 6 s for 23.
-const MAX_COSTLY: usize = 2;
+/// What costly steps of a kernel of a long program take, in instructions: two functions, or a quotient and a root for each
+/// moment of Adam. And parts that it puts into something larger. lavapipe's compiler takes longer than in proportion: with
+/// four functions the gradient of 200 steps of a sine compiles for 4.1 s, with two for 1.9, with as many as fit for 96;
+/// 0.2 s for four parts, 6 s for 23.
+const MAX_COSTLY: u64 = 2 * FUNCTION;
+const FUNCTION: u64 = 24;
 const MAX_BOUNDED: usize = 4;
 
 /// Cheap steps after each other that are computed again in each of several kernels, or for several elements: memory
@@ -49,19 +51,27 @@ const MAX_REPEATED: u64 = 2;
 /// Instructions that join a group at once, at most.
 const MAX_AT_ONCE: usize = 64;
 
+/// What a costly step counts: ops that are short otherwise have several words here.
+fn cost(op: Elementwise) -> u64 {
+    match op.instructions() {
+        0 | 1 => FUNCTION,
+        more => more.min(FUNCTION),
+    }
+}
+
 /// Whether a kernel of small ops compiles soon.
 fn is_small(plan: &Plan) -> bool {
     if plan.elements() > MAX_QUICK {
         return true;
     }
-    let is_costly = |value: &&Computed| match &value.made {
+    let cost = |value: &Computed| match &value.made {
         Made::Step(step) => {
             let args: SmallVec<[DType; 3]> = step.args.iter().map(|&r| plan.dtype(r)).collect();
-            !step.op.is_cheap(&args, step.out)
+            if step.op.is_cheap(&args, step.out) { 0 } else { cost(step.op) }
         }
-        Made::Reduction { .. } => false,
+        Made::Reduction { .. } => 0,
     };
-    plan.values.iter().filter(is_costly).count() <= MAX_COSTLY
+    plan.values.iter().map(cost).sum::<u64>() <= MAX_COSTLY
         && plan.loads.iter().filter(|load| load.bounded).count() <= MAX_BOUNDED
 }
 
@@ -464,7 +474,7 @@ impl<'a> Fusion<'a> {
         let Some(cluster) = &self.groups[group] else { return false };
         let reduces = (self.kinds[at] == Role::Reduce).then(|| self.reduced(at));
         let alone = Cluster { outputs: Numbers::from_iter([at]), reduces, ..Cluster::default() };
-        if self.is_too_costly(cluster.costly + usize::from(self.is_costly(at)), cluster.reduces.is_some())
+        if self.is_too_costly(cluster.costly + self.cost(at), cluster.reduces.is_some())
             || (output && !self.can_share(cluster, &alone))
         {
             return false;
@@ -549,13 +559,13 @@ impl<'a> Fusion<'a> {
     }
 
     fn insert(&mut self, group: usize, at: usize, output: bool) {
-        let is_costly = self.is_costly(at);
+        let cost = self.cost(at);
         let reduces = (self.kinds[at] == Role::Reduce).then(|| self.reduced(at));
         let joining = self.with_numbers(at);
         if let Some(cluster) = self.groups[group].as_mut() {
             let before = cluster.detour();
             self.bodies.insert(cluster, &joining);
-            cluster.costly += usize::from(is_costly);
+            cluster.costly += cost;
             cluster.reduces = reduces.or(cluster.reduces);
             if output {
                 cluster.outputs.insert(at);
@@ -669,9 +679,17 @@ impl<'a> Fusion<'a> {
         self.kinds[at] == Role::Elementwise { cheap: false } && self.is_quick(at)
     }
 
+    /// What an instruction counts among the costly steps of its kernel.
+    fn cost(&self, at: usize) -> u64 {
+        match self.program.instructions[at].op.elementwise() {
+            Some(op) if self.is_costly(at) => cost(op),
+            _ => 0,
+        }
+    }
+
     /// Whether a group of a long program has more costly steps than its kernel may have, which is known without a plan.
     /// What is reduced may be large, so that only its plan tells.
-    fn is_too_costly(&self, costly: usize, reduces: bool) -> bool {
+    fn is_too_costly(&self, costly: u64, reduces: bool) -> bool {
         self.is_long && !reduces && costly > MAX_COSTLY
     }
 
