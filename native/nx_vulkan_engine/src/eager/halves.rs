@@ -3,6 +3,8 @@
 //! Kernels that walk over rows take parts of them where they are launched. Here is what holds for whole ops: axes whose
 //! elements don't depend on each other, sources that indices choose from, targets of updates, and sums of products.
 
+mod order;
+
 use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
@@ -14,7 +16,7 @@ use crate::kernels::reach_of;
 use crate::program::attribute::{Axes, Scalar};
 use crate::program::ops::Class;
 use crate::program::ops::index::{Gather, IndexedAdd, IndexedPut, Indexing, Take, TakeAlongAxis};
-use crate::program::ops::order::Order;
+use crate::program::ops::order::{Argsort, Order, Sort, TopK};
 use crate::program::ops::window::{WindowScatter, Windowed};
 use crate::program::{Binary, Op, Reduction, Unary};
 use crate::shape::{Dims, Type};
@@ -72,6 +74,11 @@ pub fn halves(
         let places = (0..axes.len()).filter(|&k| view.shape[axes[k]] > 1);
         places.max_by_key(|&k| span(view, axes[k]))
     };
+    if let Op::Order(Order::TopK(TopK { k })) = op
+        && let [values, places] = outs
+    {
+        return Ok(Some(cut.top(*k, values, places)?.into_iter().collect()));
+    }
     let [out] = outs else { return Ok(None) };
     let result = match (op, operands) {
         (
@@ -103,6 +110,12 @@ pub fn halves(
             };
             let sums = [part(0, size / 2)?, part(size / 2, size - size / 2)?];
             run(engine, &Op::Binary(Binary::Add), &sums, out, compile)?
+        }
+        (Op::Order(Order::Sort(Sort { axis, descending })), [a]) if a.view.shape[*axis] > most => {
+            cut.sorted(*axis, *descending, out)?
+        }
+        (Op::Order(Order::Argsort(Argsort { axis, descending })), [a]) if a.view.shape[*axis] > most => {
+            cut.places_sorted(*axis, *descending, out)?
         }
         (Op::Reduce { reduction, axes, tie_high }, [a]) if reduction.finds_place() => {
             let reduced: u64 = axes.iter().map(|&axis| a.view.shape[axis]).product();
@@ -190,7 +203,10 @@ fn axes(op: &Op, operands: &[Tensor], outs: &[Type]) -> SmallVec<[Axis; 6]> {
                 found.push(Axis { of_result: 0, of_operands: SmallVec::from_elem(Some(0), operands.len()) });
             }
         }
-        Op::Order(Order::TopK(_)) if a.len() > 1 => found.push(axis(0, &[Some(0)])),
+        Op::Order(Order::TopK(_)) => found.extend((0..a.len().saturating_sub(1)).map(|k| axis(k, &[Some(k)]))),
+        Op::Order(Order::Sort(Sort { axis: sorted, .. }) | Order::Argsort(Argsort { axis: sorted, .. })) => {
+            found.extend((0..a.len()).filter(|k| k != sorted).map(|k| axis(k, &[Some(k)])));
+        }
         Op::Windowed(Windowed::WindowScatter(WindowScatter { windows, .. })) => {
             let is_whole = |&k: &usize| {
                 windows.sizes[k] == 1 && windows.strides[k] == 1 && windows.padding[k] == (0, 0) && a[k] == indices[k]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use nx_vulkan_engine::kernels::Reach;
 use nx_vulkan_engine::program::attribute::Scalar;
 use nx_vulkan_engine::program::ops::index::{Gather, IndexedAdd, IndexedPut, Take, TakeAlongAxis};
-use nx_vulkan_engine::program::ops::order::{Argsort, Scan, Sort};
+use nx_vulkan_engine::program::ops::order::{Argsort, Scan, Sort, TopK};
 use nx_vulkan_engine::program::ops::transform::Fft;
 use nx_vulkan_engine::program::ops::window::{Window, WindowScatter};
 use nx_vulkan_engine::program::{Builder, Cumulative, Fourier, Linalg, Op, Operand, Reduction, Windows};
@@ -143,17 +143,36 @@ impl On {
         let x = self.pattern(dtype, &[n]);
         let ty = Type::new(dtype, &[n]);
         let neighbours = |b: &Builder, t: Operand| (b.slice(t, &[0], &[n - 1]), b.slice(t, &[1], &[n - 1]));
-        if n <= self.most {
-            let sorted = self.op(&Op::from(Sort { axis: 0, descending: false }), &[&x], &ty);
+        for descending in [false, true] {
+            let sorted = self.op(&Op::from(Sort { axis: 0, descending }), &[&x], &ty);
             let ordered = self.count(&[&sorted], |b, t| {
                 let (before, after) = neighbours(b, t[0]);
-                b.less_equal(before, after)
+                if descending { b.greater_equal(before, after) } else { b.less_equal(before, after) }
             });
             assert_eq!(ordered, n - 1, "sort of {ty}");
-            let places = Type::new(DType::S32, &[n]);
-            let places = self.op(&Op::from(Argsort { axis: 0, descending: false }), &[&x], &places);
+            // Places of more elements take more memory than a GPU of 80 GB has.
+            if n > 2 * self.most {
+                continue;
+            }
+            let places = Type::new(DType::U32, &[n]);
+            let places = self.op(&Op::from(Argsort { axis: 0, descending }), &[&x], &places);
             let taken = self.op(&Op::from(Take { axis: 0 }), &[&x, &places], &ty);
             assert_eq!(self.count(&[&taken, &sorted], |b, t| b.equal(t[0], t[1])), n, "argsort of {ty}");
+            let kept = self.count(&[&sorted, &places], |b, t| {
+                let ((before, after), (place, next)) = (neighbours(b, t[0]), neighbours(b, t[1]));
+                b.logical_or(b.not_equal(before, after), b.less(place, next))
+            });
+            assert_eq!(kept, n - 1, "equal elements keep their order in argsort of {ty}");
+            if descending {
+                let k = 1000;
+                let types = [Type::new(dtype, &[k]), Type::new(DType::U32, &[k])];
+                let (op, x) = (Op::from(TopK { k }), std::slice::from_ref(&x));
+                let top = eager::run_all(&self.engine, &op, x, &types, Compile::Allowed).unwrap();
+                for (part, whole) in top.iter().zip([&sorted, &places]) {
+                    let same = self.count(&[part, whole], |b, t| b.equal(t[0], b.slice(t[1], &[0], &[k])));
+                    assert_eq!(same, k, "top_k of {ty}");
+                }
+            }
         }
         for reverse in [false, true] {
             let scan = |scan| self.op(&Op::from(Scan { scan, axis: 0, reverse }), &[&x], &ty);
@@ -347,6 +366,43 @@ fn what_one_launch_does_not_reach_is_reached_far_or_in_parts() {
     }
 }
 
+/// Orders of rows that halves of halves reach, with elements that compare as equal or not at all.
+#[test]
+fn rows_that_no_launch_reaches_are_in_the_order_of_others() {
+    let (far, near) = (On::new(Reach::of_bytes(2 << 10)), On::new(Reach::default()));
+    for shape in [&[6007][..], &[3, 2011], &[2011, 3]] {
+        let values: Vec<f32> = (0..shape.iter().product())
+            .map(|i: u64| match i * 7 % 23 {
+                0 => f32::NAN,
+                k @ 1..4 => f32::INFINITY.copysign(k as f32 - 1.5),
+                k @ 4..8 => 0f32.copysign(k as f32 - 5.5),
+                k => (k * (i % 5)) as f32 - 30.0,
+            })
+            .collect();
+        for axis in 0..shape.len() {
+            for descending in [false, true] {
+                let ops = [
+                    (Op::from(Sort { axis, descending }), smallvec![Type::new(DType::F32, shape)]),
+                    (Op::from(Argsort { axis, descending }), smallvec![Type::new(DType::S32, shape)]),
+                    (Op::from(TopK { k: 2 }), {
+                        let shape: Vec<u64> = [&shape[..shape.len() - 1], &[2]].concat();
+                        [DType::F32, DType::S32].map(|dtype| Type::new(dtype, &shape)).into_iter().collect()
+                    }),
+                ];
+                for (op, outs) in ops {
+                    let outs: smallvec::SmallVec<[Type; 2]> = outs;
+                    let [a, b] = [&far, &near].map(|on| {
+                        let x = Tensor::from_slice(&on.engine, shape, &values).unwrap();
+                        let results = eager::run_all(&on.engine, &op, &[x], &outs, Compile::Allowed).unwrap();
+                        results.iter().map(|t| t.to_nx_bytes(&on.engine, None).unwrap()).collect::<Vec<_>>()
+                    });
+                    assert!(a == b, "{op:?} of {shape:?}");
+                }
+            }
+        }
+    }
+}
+
 /// 6 GB of 4 bytes, and more bytes than 32 bits count: for GPUs with 80 GB, which take minutes.
 #[test]
 #[ignore = "needs a GPU with 80 GB"]
@@ -354,6 +410,7 @@ fn gigabytes_are_reached() {
     let on = On::new(Reach::default());
     on.all(DType::S32, 1_500_000_000);
     on.all(DType::U8, (1 << 32) + 5);
+    on.order_is_kept(DType::U8, (1 << 31) + 5);
     on.floats(1_500_000_000);
     on.transforms(1 << 30);
 }
