@@ -1,6 +1,8 @@
 //! Single ops on a device.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[path = "../common/beside.rs"]
+mod beside;
 #[path = "../common/mod.rs"]
 mod common;
 #[path = "../common/compare.rs"]

@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod after;
+#[path = "../common/beside.rs"]
+mod beside;
 #[path = "../common/mod.rs"]
 mod common;
 #[path = "../common/compare.rs"]

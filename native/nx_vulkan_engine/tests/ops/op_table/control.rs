@@ -3,9 +3,9 @@
 use nx_vulkan_engine::program::attribute::Scalar;
 use nx_vulkan_engine::program::{Binary, Branches, Builder, Loop, Op, Operand};
 use nx_vulkan_engine::reference::{self, Array};
-use nx_vulkan_engine::{Compile, DType, Type, Value, eager};
+use nx_vulkan_engine::{DType, Type, Value};
 
-use super::{download, engine, finish, upload};
+use super::{all_results, download, finish, upload};
 
 /// A builder with these inputs.
 fn builder(inputs: &[&Type]) -> Builder {
@@ -45,7 +45,7 @@ fn loops_run_until_the_condition_fails() {
         let expected = reference::evaluate_all(&op, &arrays, &outs).unwrap();
         assert_eq!(expected[0].values, [Value::Int(limit.max(start))]);
         let tensors: Vec<_> = arrays.iter().map(upload).collect();
-        let results = eager::run_all(engine(), &op, &tensors, &outs, Compile::Allowed).unwrap();
+        let results = all_results(&op, &tensors, &outs).unwrap();
         assert_eq!(results.iter().map(download).collect::<Vec<_>>(), expected);
     }
     finish();
@@ -76,7 +76,7 @@ fn branches_run_what_the_predicate_chooses() {
         let arrays = [Array::new(&Type::new(dtype, &[]), [value]), x.clone()];
         let expected = reference::evaluate_all(&op, &arrays, &outs).unwrap();
         let tensors: Vec<_> = arrays.iter().map(upload).collect();
-        let results = eager::run_all(engine(), &op, &tensors, &outs, Compile::Allowed).unwrap();
+        let results = all_results(&op, &tensors, &outs).unwrap();
         assert_eq!(results.iter().map(download).collect::<Vec<_>>(), expected, "{dtype} {value:?}");
     }
     finish();

@@ -1,6 +1,6 @@
 //! THE table: every op on a device against the reference, over types, layouts, sizes and values.
 //!
-//! `NX_VULKAN_TEST_SEED` repeats a run.
+//! `NX_VULKAN_TEST_SEED` repeats a run. With `NX_VULKAN_BESIDE` results have the bits of another engine, too.
 
 mod accuracy;
 mod axes;
@@ -30,8 +30,9 @@ use std::sync::{Arc, OnceLock};
 
 use nx_vulkan_engine::program::Op;
 use nx_vulkan_engine::reference::{self, Array};
-use nx_vulkan_engine::{Compile, Engine, Result, Tensor, Type, Value, eager};
+use nx_vulkan_engine::{Compile, Engine, Result, Tensor, Type, Value, View, eager};
 
+use crate::beside;
 use crate::common;
 use crate::compare::{self, Bound, mismatch};
 
@@ -87,7 +88,27 @@ fn download(t: &Tensor) -> Array {
 }
 
 fn run(op: &Op, operands: &[Tensor], out: &Type) -> Result<Tensor> {
-    eager::run(engine(), op, operands, out, Compile::Allowed)
+    Ok(all_results(op, operands, std::slice::from_ref(out))?.remove(0))
+}
+
+/// Runs an op, on the engine beside as well where there is one.
+fn all_results(op: &Op, operands: &[Tensor], outs: &[Type]) -> Result<Vec<Tensor>> {
+    let results = eager::run_all(engine(), op, operands, outs, Compile::Allowed)?.into_vec();
+    if let Some(beside) = beside::engine() {
+        let copies = operands.iter().map(|t| copy_to(beside, t)).collect::<Result<Vec<_>>>()?;
+        let others = eager::run_all(beside, op, &copies, outs, Compile::Allowed)?;
+        beside::check(&format!("{op:?}"), [engine(), beside], &results, &others)?;
+    }
+    Ok(results)
+}
+
+/// The same memory and view on another engine.
+fn copy_to(other: &Engine, tensor: &Tensor) -> Result<Tensor> {
+    let mut bytes = vec![0; tensor.buffer().size_bytes() as usize];
+    engine().download(tensor.buffer(), 0, &mut bytes)?;
+    let buffer = other.alloc(bytes.len() as u64)?;
+    other.upload(&buffer, 0, &bytes)?;
+    Tensor::new(buffer, View::clone(tensor.view()))
 }
 
 /// Runs one op on arrays, on the device and on the host, and compares.

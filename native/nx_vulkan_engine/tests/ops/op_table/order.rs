@@ -5,10 +5,10 @@ use nx_vulkan_engine::program::ops::index::{Take, TakeAlongAxis};
 use nx_vulkan_engine::program::ops::order::{Argsort, Scan, Sort, TopK};
 use nx_vulkan_engine::program::{Cumulative, Op};
 use nx_vulkan_engine::reference::{self, Array};
-use nx_vulkan_engine::{Compile, DType, Tensor, Type, Value, eager};
+use nx_vulkan_engine::{DType, Tensor, Type, Value};
 
 use super::values::{Range, operand};
-use super::{download, engine, finish, rng, run, upload, verify, verify_on};
+use super::{all_results, download, engine, finish, rng, run, upload, verify, verify_on};
 use crate::common::Rng;
 use crate::compare::{Bound, epsilon, mismatch};
 
@@ -266,7 +266,7 @@ fn wrong_operands_are_refused() {
     }
     for k in [0, 4] {
         let outs = [f32(&[2, k]), Type::new(DType::S32, &[2, k])];
-        let refused = eager::run_all(engine(), &Op::from(TopK { k }), &[upload(&zeros(&row))], &outs, Compile::Allowed);
+        let refused = all_results(&Op::from(TopK { k }), &[upload(&zeros(&row))], &outs);
         assert!(refused.is_err());
     }
     finish();
@@ -301,7 +301,7 @@ fn largest_elements_and_their_places() {
             let outs = [Type::new(dtype, &kept), Type::new(places, &kept)];
             let op = Op::from(TopK { k });
             let expected = reference::evaluate_all(&op, std::slice::from_ref(&a), &outs).unwrap();
-            let got = eager::run_all(engine(), &op, &[upload(&a)], &outs, Compile::Allowed).unwrap();
+            let got = all_results(&op, &[upload(&a)], &outs).unwrap();
             for (got, expected) in got.iter().zip(expected) {
                 assert_eq!(got.view().ty(), expected.ty);
                 assert_eq!(mismatch(&download(got), &[expected], Bound::Exact), None, "{dtype} {shape:?} {k}");

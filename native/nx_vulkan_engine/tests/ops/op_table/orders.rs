@@ -5,10 +5,10 @@
 use nx_vulkan_engine::program::ops::matrix::{Eigh, Qr, Svd};
 use nx_vulkan_engine::program::{Linalg, Op};
 use nx_vulkan_engine::reference::Array;
-use nx_vulkan_engine::{Compile, DType, Tensor, Type, Value, eager};
+use nx_vulkan_engine::{DType, Tensor, Type, Value};
 
 use super::orthogonal::{Kind, Matrix, allowed, hermitian, matrices, require, run_all};
-use super::{download, engine, finish, rng, upload};
+use super::{all_results, download, finish, rng, upload};
 use crate::common::Rng;
 
 /// Vectors of ones and minus ones: the norm of a product with them over the root of their number is that of the matrix,
@@ -119,7 +119,7 @@ fn svd_of_larger_orders() {
 }
 
 fn run_linalg(op: Linalg, operands: &[Tensor], outs: &[Type]) -> Vec<Array> {
-    let results = eager::run_all(engine(), &Op::from(op), operands, outs, Compile::Allowed).unwrap();
+    let results = all_results(&Op::from(op), operands, outs).unwrap();
     results.iter().map(download).collect()
 }
 

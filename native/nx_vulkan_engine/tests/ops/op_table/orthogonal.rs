@@ -4,10 +4,10 @@ use nx_vulkan_engine::program::Op;
 use nx_vulkan_engine::program::attribute::Axes;
 use nx_vulkan_engine::program::ops::matrix::{Eigh, Qr, Svd};
 use nx_vulkan_engine::reference::{self, Array};
-use nx_vulkan_engine::{Compile, DType, Error, Tensor, Type, Value, eager};
+use nx_vulkan_engine::{DType, Error, Tensor, Type, Value};
 use smallvec::smallvec;
 
-use super::{FAILURES, download, engine, finish, rng, run, seed, upload};
+use super::{FAILURES, all_results, download, finish, rng, run, seed, upload};
 use crate::common::Rng;
 use crate::compare::epsilon;
 
@@ -179,8 +179,8 @@ pub fn fail(what: String) {
 /// Runs an op of several results.
 pub fn run_all(op: &Op, a: &Tensor) -> Vec<Array> {
     let outs = op.factors(&a.view().ty()).unwrap();
-    let results = eager::run_all(engine(), op, std::slice::from_ref(a), &outs, Compile::Allowed)
-        .unwrap_or_else(|e| panic!("{op:?} of {:?}: {e}", download(a)));
+    let results =
+        all_results(op, std::slice::from_ref(a), &outs).unwrap_or_else(|e| panic!("{op:?} of {:?}: {e}", download(a)));
     results.iter().zip(&outs).for_each(|(result, out)| assert_eq!(result.view().ty(), *out));
     results.iter().map(download).collect()
 }
@@ -481,7 +481,7 @@ fn bad_factorizations_are_errors() {
     for (op, ty, outs) in cases {
         let shape = if ty.shape.len() < 2 { vec![1, ty.shape[0]] } else { ty.shape.to_vec() };
         let a = Array { ty: ty.clone(), ..matrices(ty.dtype, &shape, Kind::Random, &mut rng) };
-        let result = eager::run_all(engine(), &op, &[upload(&a)], &outs, Compile::Allowed);
+        let result = all_results(&op, &[upload(&a)], &outs);
         assert!(matches!(result, Err(Error::InvalidProgram { .. })), "{op:?}: {result:?}");
     }
     finish();

@@ -6,10 +6,10 @@ use std::slice::from_ref;
 use nx_vulkan_engine::program::attribute::Axes;
 use nx_vulkan_engine::program::{Linalg, Op, Transform};
 use nx_vulkan_engine::reference::{self, Array};
-use nx_vulkan_engine::{Compile, DType, Tensor, Type, Value, eager};
+use nx_vulkan_engine::{DType, Tensor, Type, Value};
 
 use super::values::{Range, operand};
-use super::{download, engine, finish, rng, run, upload};
+use super::{all_results, download, finish, rng, run, upload};
 use crate::common::Rng;
 use crate::compare::{Bound, epsilon, mismatch};
 
@@ -96,7 +96,7 @@ fn positive_definite(dtype: DType, shape: &[u64], rng: &mut Rng) -> Array {
 }
 
 fn run_all(op: Linalg, operands: &[Tensor], outs: &[Type]) -> Vec<Array> {
-    let results = eager::run_all(engine(), &Op::from(op), operands, outs, Compile::Allowed).unwrap();
+    let results = all_results(&Op::from(op), operands, outs).unwrap();
     assert_eq!(results.len(), outs.len());
     results.iter().map(download).collect()
 }
@@ -489,7 +489,7 @@ fn bad_operands_are_errors() {
         (Linalg::Solve, vec![f(&[3, 3])], vec![f(&[3, 3]), Type::new(DType::U8, &[])]),
     ] {
         let tensors: Vec<Tensor> = operands.iter().map(zeros).collect();
-        let result = eager::run_all(engine(), &Op::from(op), &tensors, &outs, Compile::Allowed);
+        let result = all_results(&Op::from(op), &tensors, &outs);
         assert!(result.is_err(), "{op:?} of {operands:?}");
     }
     finish();

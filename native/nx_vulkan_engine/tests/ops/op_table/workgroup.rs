@@ -3,12 +3,12 @@
 use nx_vulkan_engine::program::attribute::{Axes, Scalar};
 use nx_vulkan_engine::program::{Binary, Builder, Loop, Op, Operand, Program, Reduction, Unary};
 use nx_vulkan_engine::reference::{self, Array};
-use nx_vulkan_engine::{Compile, DType, Tensor, Type, Value, eager};
+use nx_vulkan_engine::{DType, Tensor, Type, Value};
 use smallvec::smallvec;
 
 use super::programs::{INDEX_COUNT, random_program};
 use super::values::{Range, operand};
-use super::{download, engine, finish, rng, seed, upload};
+use super::{all_results, download, finish, rng, seed, upload};
 use crate::common::Rng;
 use crate::compare::{Bound, mismatch};
 
@@ -24,7 +24,7 @@ fn run(program: &Program, inputs: &[Array]) -> Vec<Array> {
 
 fn run_on(program: &Program, inputs: &[Tensor]) -> Vec<Array> {
     let op = Op::Workgroup(Box::new(program.clone()));
-    let results = eager::run_all(engine(), &op, inputs, &output_types(program), Compile::Allowed).unwrap();
+    let results = all_results(&op, inputs, &output_types(program)).unwrap();
     results.iter().map(download).collect()
 }
 
