@@ -705,6 +705,12 @@ impl Engine {
         self.core.pipelines.all()
     }
 
+    /// The kernels of one family that are compiled.
+    #[cfg(feature = "testing")]
+    pub fn kernels_of<S: crate::kernels::KernelSpec + Clone>(&self) -> Vec<(S, Arc<Pipeline>)> {
+        self.core.kernels.of_family()
+    }
+
     /// Counters since the engine was opened.
     pub fn stats(&self) -> Stats {
         let counters = self.core.stream.counters();

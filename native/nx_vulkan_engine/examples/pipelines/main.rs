@@ -11,6 +11,7 @@
 mod products;
 mod programs;
 mod report;
+mod rows;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -104,15 +105,20 @@ fn run(file: Option<&str>, part: Option<&str>) -> std::result::Result<Outcome, B
     let engine = Engine::open_with(&options)?;
     let mut outcome = Outcome::default();
     let tiles = products::tiles(&engine, &mut outcome);
+    let compile = |programs: Vec<programs::Named>, outcome: &mut Outcome| {
+        for (name, program) in programs.into_iter().filter(|(name, _)| part.is_none_or(|part| name.contains(part))) {
+            let compile = |program| Executable::compile(&engine, optimize(program, &engine.target())?).map(|_| ());
+            outcome.note(&name, program.and_then(compile));
+        }
+    };
+    compile(programs::rows(), &mut outcome);
+    let rows = rows::rows(&engine, &Engine::open_with(&options)?, &mut outcome);
     if part.is_none() {
         prebuilt(&engine, &mut outcome)?;
         recorded(&engine, &mut outcome)?;
     }
-    for (name, program) in programs::all().into_iter().filter(|(name, _)| part.is_none_or(|part| name.contains(part))) {
-        let compile = |program| Executable::compile(&engine, optimize(program, &engine.target())?).map(|_| ());
-        outcome.note(&name, program.and_then(compile));
-    }
-    let page = report::page(&engine, &outcome, &tiles);
+    compile(programs::all(), &mut outcome);
+    let page = report::page(&engine, &outcome, &tiles, &rows);
     match file {
         Some(file) => std::fs::write(file, page)?,
         None => print!("{page}"),

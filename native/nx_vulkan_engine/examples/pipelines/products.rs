@@ -16,8 +16,8 @@ const SIDE: u64 = 256;
 
 /// How much more than the best tile's the cycles of the chosen one may be where the compiler's estimate is taken at its
 /// word: AMD's, whose choices were not measured on a device.
-const MOST_OF_BEST: f64 = 1.2;
-const AMD: u32 = 0x1002;
+pub const MOST_OF_BEST: f64 = 1.2;
+pub const AMD: u32 = 0x1002;
 
 /// What a compiler makes of a tile.
 #[derive(Debug)]

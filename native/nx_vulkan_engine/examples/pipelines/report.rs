@@ -9,6 +9,7 @@ use nx_vulkan_engine::{Engine, Pipeline, Statistics};
 
 use crate::Outcome;
 use crate::products::OfTile;
+use crate::rows::OfRows;
 
 /// Kernels that are listed as the worst of their kind.
 const WORST: usize = 12;
@@ -107,7 +108,34 @@ fn tiles(page: &mut String, tiles: &[OfTile]) -> std::fmt::Result {
     Ok(())
 }
 
-fn write(engine: &Engine, outcome: &Outcome, of_tiles: &[OfTile]) -> Result<String, std::fmt::Error> {
+fn rows(page: &mut String, rows: &[OfRows]) -> std::fmt::Result {
+    if rows.is_empty() {
+        return Ok(());
+    }
+    writeln!(
+        page,
+        "\n## Rows\nInvocations of a row, and cycles of all of them as the compiler counts them: as chosen, and with the \
+         fewest cycles of a quarter to four times as many, without spills. Memory takes as many at least.\n"
+    )?;
+    writeln!(page, "| kernel | elements | invocations | cycles | best | cycles | memory |")?;
+    writeln!(page, "|---|---:|---:|---:|---:|---:|---:|")?;
+    for r in rows {
+        let ((team, cycles), (best, least)) = (r.chosen, r.best);
+        writeln!(
+            page,
+            "| {} | {} | {team} | {cycles:.0} | {best} | {least:.0} | {:.0} |",
+            r.name, r.elements, r.memory
+        )?;
+    }
+    Ok(())
+}
+
+fn write(
+    engine: &Engine,
+    outcome: &Outcome,
+    of_tiles: &[OfTile],
+    of_rows: &[OfRows],
+) -> Result<String, std::fmt::Error> {
     let mut page = String::new();
     let info = engine.info();
     let pipelines: Vec<Arc<Pipeline>> = engine.pipelines();
@@ -151,6 +179,7 @@ fn write(engine: &Engine, outcome: &Outcome, of_tiles: &[OfTile]) -> Result<Stri
     list(&mut page, if tells_spills { "Spills" } else { "Memory of each invocation" }, &spilled)?;
     list(&mut page, "Few subgroups", &few)?;
     tiles(&mut page, of_tiles)?;
+    rows(&mut page, of_rows)?;
     Ok(page)
 }
 
@@ -161,6 +190,6 @@ pub fn spills(statistics: &Statistics) -> bool {
 }
 
 /// The page.
-pub fn page(engine: &Engine, outcome: &Outcome, tiles: &[OfTile]) -> String {
-    write(engine, outcome, tiles).unwrap_or_default()
+pub fn page(engine: &Engine, outcome: &Outcome, tiles: &[OfTile], rows: &[OfRows]) -> String {
+    write(engine, outcome, tiles, rows).unwrap_or_default()
 }

@@ -19,6 +19,8 @@ pub mod transpose;
 pub mod window_scatter;
 pub mod workgroup;
 
+#[cfg(feature = "testing")]
+use std::any::Any;
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -122,6 +124,17 @@ pub struct KernelCache {
 }
 
 impl KernelCache {
+    /// The specs of one family, with their pipelines.
+    #[cfg(feature = "testing")]
+    pub(crate) fn of_family<S: KernelSpec + Clone>(&self) -> Vec<(S, Arc<Pipeline>)> {
+        let kernels = self.kernels.read().unwrap_or_else(PoisonError::into_inner);
+        let of_family = |(spec, kernel): (&Arc<dyn KernelSpec>, &Arc<Kernel>)| {
+            let spec: &dyn Any = spec.as_ref();
+            Some((spec.downcast_ref::<S>()?.clone(), Arc::clone(&kernel.pipeline)))
+        };
+        kernels.iter().filter_map(of_family).collect()
+    }
+
     /// Drops the pipelines of the store that were launched least recently, with the kernels that they are.
     pub(crate) fn drop_idle(&self, pipelines: &PipelineStore) {
         // Nobody else can get at a kernel of the cache meanwhile.

@@ -99,7 +99,7 @@ fn row_kernels(model: &DeviceModel, out: &mut String) {
         for words in [1u32, 2, 3, 8] {
             for rows in [1u64, 8, 128, 131, 1000, 1057, 4224, 65_536] {
                 let ways = [1u64, 7, 32, 128, 1000, 4096, 16_384, 70_000].map(|elements| {
-                    let ways = [1, 4].map(|width| rows::share(model, words, rows, elements, width, columns));
+                    let ways = [1, 4].map(|width| rows::share(model, words, rows, elements, width, columns, false));
                     format!("{ways:?}")
                 });
                 writeln!(out, "rows {columns} {words} {rows}: {}", ways.join(" ")).unwrap();

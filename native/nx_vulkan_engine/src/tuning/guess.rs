@@ -75,6 +75,10 @@ impl Processor {
             Class::Nvidia => processor(46, 1536, 128.0, 1.0 / 64.0, 230.0),
             Class::AmdRdna if is_integrated => processor(12, 1024, 64.0, 1.0 / 16.0, 40.0),
             Class::AmdRdna => processor(32, 1024, 64.0, 1.0 / 16.0, 150.0),
+            // GCN, of as many lanes: Polaris, Vega and what shares a CPU's memory.
+            Class::AmdCdna if caps.processors.is_some_and(|n| n <= MOST_OF_GCN) => {
+                processor(36, 2048, 64.0, 1.0 / 16.0, 256.0)
+            }
             Class::AmdCdna => processor(104, 2048, 64.0, 1.0, 950.0),
             // Xe cores, of 16 or 8 vector engines.
             Class::Intel if is_integrated => processor(6, 2048, 128.0, 1.0 / 8.0, 45.0),
@@ -86,6 +90,12 @@ impl Processor {
         }
     }
 }
+
+/// Compute units of the largest GPU of GCN, Vega 64; CDNA begins at 104.
+const MOST_OF_GCN: u32 = 64;
+
+/// Operations of f64 beside those of f32 below which arithmetic takes longer than memory in rows of f64.
+const SLOW_F64: f64 = 0.1;
 
 /// The power of two that is nearest by its exponent.
 fn power_near(x: f64) -> u64 {
@@ -165,6 +175,8 @@ fn gpu(caps: &Caps, class: Class) -> DeviceModel {
             most_invocations_of_halves: 512,
             // What 512 invocations wait for costs softmax of 16,384 elements 4 % on an H200.
             few_invocations: 256,
+            // By Mesa's compiler for RDNA, layer norm of f64 takes up to 1.8 times the cycles otherwise.
+            few_of_f64: processor.f64_share < SLOW_F64,
         },
         maps: Maps {
             most_single: power_below(2 * held * processors),
@@ -241,7 +253,13 @@ fn cpu(caps: &Caps) -> DeviceModel {
         // Invocations of several subgroups wait for one another at each level of a tree: means of 2048^2 take 23 ms by
         // whole rows in registers, and 2 in chunks.
         reductions: Reductions { most_team: LANES.into(), columns: None, streams: true },
-        rows: Rows { few_groups: 0, many_groups: None, most_invocations_of_halves: 512, few_invocations: 256 },
+        rows: Rows {
+            few_groups: 0,
+            many_groups: None,
+            most_invocations_of_halves: 512,
+            few_invocations: 256,
+            few_of_f64: false,
+        },
         maps: Maps {
             most_single: 0,
             // A CPU has no latency to hide and compiles slowly, and takes an access of every lane one after the other,

@@ -193,6 +193,9 @@ pub struct Rows {
     /// Invocations of a row from which on half as many hold twice as much once more, if that is one number of 32 bits
     /// for each element.
     pub few_invocations: u64,
+    /// Whether a quarter of that many hold four times as much where elements are of f64 and take few steps: where f64
+    /// is slow, what invocations do once takes longer than their loads.
+    pub few_of_f64: bool,
 }
 
 /// When elementwise kernels take which form.

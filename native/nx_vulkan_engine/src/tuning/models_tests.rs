@@ -194,7 +194,8 @@ fn no_other_launch_is_beyond_a_device() {
         {
             for (count, elements) in SIZES.into_iter().flat_map(|count| SIZES.map(|elements| (64 * count, elements))) {
                 for width in [1, 2, 4] {
-                    let Some((team, items)) = rows::share(&model, words, count, elements, width, columns) else {
+                    let Some((team, items)) = rows::share(&model, words, count, elements, width, columns, words > 1)
+                    else {
                         continue;
                     };
                     assert!(team <= caps.max_invocations.into() && team.is_power_of_two(), "{name}: {team}");
@@ -212,6 +213,22 @@ fn no_other_launch_is_beyond_a_device() {
             assert!(!pairs || caps.kind == DeviceKind::Cpu, "{name}");
         }
         assert!(model.short.groups > 0 && model.short.bytes > 0 && model.fill.scan_groups > 0, "{name}");
+    }
+}
+
+#[test]
+fn cheap_rows_of_f64_have_few_invocations_where_f64_is_slow() {
+    for (name, caps) in ALL {
+        let model = DeviceModel::of(&caps());
+        let team = |elements, cheap| rows::share(&model, 4, 1 << 20, elements, 2, false, cheap).map(|(team, _)| team);
+        let is_slow = model.class != Class::Cpu && model.products.f64_share < 0.1;
+        for elements in [64, 4096] {
+            let (many, few) = (team(elements, false), team(elements, true));
+            let expected = if is_slow { many.map(|many| many / 4) } else { many };
+            assert_eq!(few, expected, "{name}: {elements}");
+        }
+        // What an invocation holds is bounded.
+        assert!(team(16_384, true).is_none_or(|team| !is_slow || 16_384 / team <= 64), "{name}");
     }
 }
 

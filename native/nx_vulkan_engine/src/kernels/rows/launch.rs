@@ -6,16 +6,22 @@ use smallvec::SmallVec;
 
 use crate::kernels::rows::{Along, RowPort, RowsSpec};
 use crate::kernels::{Arguments, Compile, Loaded, Place, launch};
-use crate::program::fused::{Made, Plan};
+use crate::program::fused::{Computed, Made, Plan};
 use crate::shape::{Dims, Space, Strides, contiguous_strides};
 use crate::tuning::DeviceModel;
-use crate::{Engine, Result, Tensor};
+use crate::{DType, Engine, Result, Tensor};
 
 /// Neighbouring rows that invocations take together where elements of a row are apart in memory.
 const NEIGHBOURS: u32 = 32;
 
 /// Loads that an invocation should have in flight before more of them share a row.
 const LOADS: u64 = 4;
+
+/// Elements of f64 that few invocations hold at most: half of the registers of an AMD GPU.
+const MOST_OF_F64: u64 = 64;
+
+/// Steps of an element up to which the code for that many elements stays small.
+const FEW_STEPS: u64 = 8;
 
 /// A larger team where rows whose elements are apart fill few workgroups: these take as long as the code of one
 /// invocation.
@@ -29,7 +35,8 @@ fn shared_out(few_groups: u64, rows: u64, vectors: u64, team: u64) -> u64 {
 }
 
 /// Invocations that share each of `rows` rows of `elements` elements of so many words, and vectors of each; none where
-/// rows are too long. `columns`: neighbours in memory are elements of different rows.
+/// rows are too long. `columns`: neighbours in memory are elements of different rows. `cheap`: elements are of f64 and
+/// take few steps.
 pub(crate) fn share(
     model: &DeviceModel,
     words: u32,
@@ -37,6 +44,7 @@ pub(crate) fn share(
     elements: u64,
     width: u64,
     columns: bool,
+    cheap: bool,
 ) -> Option<(u64, u64)> {
     let (limits, tuned) = (&model.programs.rows, &model.rows);
     let (most_items, most_invocations) = (most_items(limits.elements_of(words), width), u64::from(limits.invocations));
@@ -51,8 +59,16 @@ pub(crate) fn share(
         && (1..=tuned.most_invocations_of_halves).contains(&half)
         && tuned.many_groups.is_some_and(|many| rows * half >= 256 * many);
     let (team, most_items) = if halved { (half, 2 * most_items) } else { (team, most_items) };
-    let quartered = halved && team > tuned.few_invocations && words <= 1;
-    let (team, most_items) = if quartered { (team / 2, 2 * most_items) } else { (team, most_items) };
+    // Of those that are half as many already.
+    let further = match () {
+        () if halved && cheap && tuned.few_of_f64 => {
+            let fits = |n: &u64| *n <= team && elements.div_ceil(team / n) <= MOST_OF_F64;
+            [4, 2].into_iter().find(fits).unwrap_or(1)
+        }
+        () if halved && team > tuned.few_invocations && words <= 1 => 2,
+        () => 1,
+    };
+    let (team, most_items) = (team / further, most_items * further);
     let items = vectors.div_ceil(team);
     (items <= most_items && team <= most_invocations).then_some((team, items))
 }
@@ -125,7 +141,13 @@ pub fn rows(
     let most_invocations = u64::from(most_invocations);
     let is_held = |width: u64| width <= u64::from(most_elements) && least_team(width) <= most_invocations;
     let width = [4, 2].into_iter().find(|&w| !columns && is_held(w) && aligned(w)).unwrap_or(1);
-    let shared = share(engine.model(), plan.live_words(true), rows, elements, width, columns);
+    let steps = plan.values.iter().filter(|value| !value.row).map(|value| match &value.made {
+        Made::Step(step) => step.op.flops(),
+        Made::Reduction { .. } => 0,
+    });
+    let is_wide = |value: &Computed| matches!(value.dtype(), DType::F64 | DType::C128);
+    let cheap = steps.sum::<u64>() <= FEW_STEPS && plan.values.iter().any(is_wide);
+    let shared = share(engine.model(), plan.live_words(true), rows, elements, width, columns, cheap);
     let Some((team, items)) = shared else { return Ok(None) };
     let port = |k: usize| {
         let (t, is_row) = ports[k];
