@@ -4,6 +4,7 @@
 //! elements don't depend on each other, sources that indices choose from, targets of updates, and sums of products.
 
 mod order;
+mod window;
 
 use std::sync::Arc;
 
@@ -111,6 +112,11 @@ pub fn halves(
             let sums = [part(0, size / 2)?, part(size / 2, size - size / 2)?];
             run(engine, &Op::Binary(Binary::Add), &sums, out, compile)?
         }
+        (Op::Slice { starts, strides, lengths }, [_, _, ..]) => cut.slice(starts, strides, lengths)?,
+        (Op::PutSlice { starts }, [_, _, _, ..]) => match cut.put_slice(starts, out)? {
+            Some(result) => result,
+            None => return Ok(None),
+        },
         (Op::Order(Order::Sort(Sort { axis, descending })), [a]) if a.view.shape[*axis] > most => {
             cut.sorted(*axis, *descending, out)?
         }

@@ -232,21 +232,37 @@ impl On {
             b.multiply(b.equal(low, of_index(b, turned, dtype)), b.equal(high, of_index(b, index, dtype)))
         });
         assert_eq!(right, n, "concatenate of {dtype}[{n}]");
-        if n <= self.most {
-            let start = self.scalar(DType::S64, n as i64 - 9);
-            let starts = smallvec![None];
-            let op = Op::Slice { starts, strides: smallvec![1], lengths: smallvec![9] };
-            let end = self.op(&op, &[&x, &start], &Type::new(dtype, &[9]));
-            let right = self.count(&[&end], |b, t| {
-                let index = b.add(b.iota(DType::S64, &[9], None), (n - 9) as f64);
-                b.equal(t[0], of_index(b, index, dtype))
-            });
-            assert_eq!(right, 9, "slice of {dtype}[{n}]");
+        let start = self.scalar(DType::S64, n as i64 - 9);
+        let starts = smallvec![None];
+        let op = Op::Slice { starts, strides: smallvec![1], lengths: smallvec![9] };
+        let end = self.op(&op, &[&x, &start], &Type::new(dtype, &[9]));
+        let right = self.count(&[&end], |b, t| {
+            let index = b.add(b.iota(DType::S64, &[9], None), (n - 9) as f64);
+            b.equal(t[0], of_index(b, index, dtype))
+        });
+        assert_eq!(right, 9, "slice of {dtype}[{n}]");
+        if u32::try_from(n).is_ok() {
             let ones = self.made(&[], |b, _| b.broadcast(b.number(dtype, 252.0), &[9]));
             let put = self.op(&Op::PutSlice { starts: smallvec![None] }, &[&x, &ones, &start], &Type::new(dtype, &[n]));
             let same = self.count(&[&put, &x], |b, t| b.equal(t[0], t[1]));
             assert_eq!(same, n - 9, "put_slice of {dtype}[{n}]");
         }
+        // Along both axes of rows, past the end.
+        let [down, right] = [rows as i64, 2].map(|start| self.scalar(DType::S64, start));
+        let op = Op::Slice { starts: smallvec![None, None], strides: smallvec![3, 2], lengths: smallvec![7, 5] };
+        let part = self.op(&op, &[&y, &down, &right], &Type::new(dtype, &[3, 3]));
+        let held = self.count(&[&part], |b, t| {
+            let at = b.add(b.multiply(b.iota(DType::S64, &[3, 3], Some(0)), 24.0), ((rows - 7) * 8 + 2) as f64);
+            let index = b.add(at, b.multiply(b.iota(DType::S64, &[3, 3], Some(1)), 2.0));
+            b.equal(t[0], of_index(b, index, dtype))
+        });
+        assert_eq!(held, 9, "slice of rows of {dtype}[{n}]");
+        let ones = self.made(&[], |b, _| b.broadcast(b.number(dtype, 252.0), &[7, 5]));
+        let op = Op::PutSlice { starts: smallvec![None, Some(1)] };
+        let put = self.op(&op, &[&y, &ones, &down], &Type::new(dtype, &[rows, 8]));
+        let changed = self.count(&[&put], |b, t| b.equal(t[0], 252.0));
+        let same = self.count(&[&put, &y], |b, t| b.equal(t[0], t[1]));
+        assert_eq!((changed, same), (35, rows * 8 - 35), "put_slice into rows of {dtype}[{n}]");
         let windows =
             Windows { sizes: smallvec![3], padding: smallvec![(0, 0)], strides: smallvec![1], dilations: smallvec![1] };
         let op = Op::from(Window { reduction: Reduction::Max, windows });
