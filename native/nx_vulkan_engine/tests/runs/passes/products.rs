@@ -2,7 +2,7 @@
 
 use nx_vulkan_engine::program::attribute::Axes;
 use nx_vulkan_engine::program::passes::{Target, optimize};
-use nx_vulkan_engine::program::{Binary, Builder, Op, Operand, Program, Unary};
+use nx_vulkan_engine::program::{Binary, Builder, Op, Operand, Program, Reduction, Unary};
 use nx_vulkan_engine::reference::Array;
 use nx_vulkan_engine::{DType, Tensor, Type, Value, eager};
 
@@ -107,6 +107,21 @@ fn a_single_op_moves_in_and_a_product_read_twice_stays() {
     let mut both = program.clone();
     both.outputs.push(product);
     check(&both, &["dot", "tanh"], 2);
+}
+
+/// Layers that each add to what the norm of the next one reads, as models that generate text have them: a sum that a
+/// product stores is not a step of all sums behind it.
+#[test]
+fn norms_of_sums_are_one_kernel_however_many_layers_add_to_them() {
+    let (layers, columns) = (30, 16);
+    let b = Builder::new();
+    let (mut x, w) = (b.input(DType::F32, &[1, columns]), b.input(DType::F32, &[columns, columns]));
+    for _ in 0..layers {
+        let mean = b.divide(b.reduce(Reduction::Sum, b.multiply(x, x), &[1], true), columns as f64);
+        let norm = b.multiply(x, b.rsqrt(b.add(mean, 1e-6)));
+        x = b.add(x, b.dot(norm, w));
+    }
+    check(&b.finish(&[x]).unwrap(), &vec!["fused"; 2 * layers], 1);
 }
 
 /// A layer whose activation a second one and the gradients of both read.

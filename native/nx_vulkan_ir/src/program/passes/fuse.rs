@@ -190,10 +190,12 @@ impl<'a> Fusion<'a> {
             }
         }
         for at in 0..count {
-            // What others would compute too often lies in memory, and so does what no kernel of these reads.
+            // What others would compute too often lies in memory, and so do what no kernel of these reads and what a
+            // product's kernel stores for several.
             let is_computed = |&source: &usize| {
                 let is_stored = fusion.outside[source]
                     || fusion.users[source].iter().any(|&at| fusion.kinds[at] == Role::Other)
+                    || (fusion.users[source].len() > 1 && fusion.follows_product(source))
                     || (fusion.is_drawn(source)
                         && fusion.kinds[source] != Role::View
                         && fusion.users[source].len() > 1);
