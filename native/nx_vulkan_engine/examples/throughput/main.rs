@@ -350,6 +350,7 @@ impl Bench {
                 form: Form::Vectors,
                 fixed: None,
                 numbers: Default::default(),
+                shift: None,
             };
             let start = Instant::now();
             let generated = spec.generate(library, modes)?;

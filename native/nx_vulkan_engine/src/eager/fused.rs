@@ -8,7 +8,7 @@ use smallvec::{SmallVec, smallvec};
 use super::call::{Call, Results};
 use super::copies::contiguous;
 use super::program::run_instructions;
-use super::{attention, epilogue, halves};
+use super::{attention, epilogue, halves, put};
 use crate::kernels::Loaded;
 use crate::kernels::map::{Operand, Shapes, map};
 use crate::kernels::reduce::produce;
@@ -16,6 +16,7 @@ use crate::kernels::rows::rows;
 use crate::program::attention::Attention;
 use crate::program::attention_gradient::AttentionGradient;
 use crate::program::fused::{Load, Made, Plan, Seen, through};
+use crate::program::put::Put;
 use crate::program::reductions::Reductions;
 use crate::program::{Program, passes};
 use crate::shape::contiguous_strides;
@@ -40,6 +41,12 @@ pub fn fused(call: &Call<'_>, body: &Program) -> Result<Results> {
             return one_by_one(call, body);
         }
         return match epilogue::product(call, body, found)? {
+            Some(result) => Ok(smallvec![result]),
+            None => one_by_one(call, body),
+        };
+    }
+    if let Some(found) = Put::of(body) {
+        return match put::put(call, &found)? {
             Some(result) => Ok(smallvec![result]),
             None => one_by_one(call, body),
         };

@@ -22,6 +22,7 @@ mod matrix;
 mod movement;
 mod order;
 mod program;
+mod put;
 mod qr;
 mod read;
 mod svd;

@@ -124,6 +124,7 @@ fn rules_reference_and_generator_take_the_same_types() {
             form: Form::Vectors,
             fixed: None,
             numbers: Default::default(),
+            shift: None,
         };
         spec.generate(library, modes).unwrap_or_else(|e| panic!("{} {dtypes:?}: {e}", op.name()));
     }

@@ -157,6 +157,7 @@ fn map(op: Elementwise, inputs: &[DType], out: DType, layout: Layout, rank: u8) 
         form: Form::Vectors,
         fixed: None,
         numbers: Default::default(),
+        shift: None,
     }
 }
 
@@ -180,6 +181,18 @@ fn maps() {
     }
     let strided = map(Elementwise::Binary(Binary::Multiply), &[DType::F32; 2], DType::F32, Layout::Strided, 3);
     kernels.add("multiply_strided", |l, m| strided.generate(l, m));
+    // Results that lie as many elements behind their place as a step gives.
+    let put = Spec {
+        inputs: smallvec![port(DType::F32, Layout::Strided), port(DType::S32, Layout::Uniform)],
+        steps: smallvec![
+            binary(Binary::Multiply, Ref::Input(0), Ref::Input(0), DType::F32),
+            Step { op: Elementwise::AsType, args: smallvec![Ref::Input(1)], out: DType::U32 },
+        ],
+        outputs: smallvec![(Ref::Result(0), port(DType::F32, Layout::Strided))],
+        shift: Some(Ref::Result(1)),
+        ..strided.clone()
+    };
+    kernels.add("put", |l, m| put.generate(l, m));
     let many = map(Elementwise::Select, &[DType::U8, DType::F32, DType::F32], DType::F32, Layout::Strided, 6);
     kernels.add("select_of_rank_6", |l, m| many.generate(l, m));
     let clip = contiguous(Elementwise::Clip, &[DType::S32; 3], DType::S32);
@@ -238,6 +251,7 @@ fn maps() {
         form: Form::Vectors,
         fixed: None,
         numbers: Default::default(),
+        shift: None,
     };
     kernels.add("layouts", |l, m| several.generate(l, m));
     let places = Spec {
@@ -249,6 +263,7 @@ fn maps() {
         form: Form::Vectors,
         fixed: None,
         numbers: Default::default(),
+        shift: None,
     };
     kernels.add("places", |l, m| places.generate(l, m));
     // What is in doubt is listed, and computed exactly.
@@ -281,6 +296,7 @@ fn maps() {
         form: Form::Vectors,
         fixed: None,
         numbers: Default::default(),
+        shift: None,
     };
     kernels.add("copy_of_16_bytes", |l, m| copy.generate(l, m));
     kernels.compare();

@@ -101,6 +101,7 @@ fn spec(op: Elementwise, inputs: &[DType], out: DType, layout: Layout, rank: u8)
         form: Form::Vectors,
         fixed: None,
         numbers: Default::default(),
+        shift: None,
     }
 }
 

@@ -24,6 +24,7 @@ mod nested;
 pub mod op;
 pub mod ops;
 pub mod passes;
+pub mod put;
 pub mod ranges;
 pub mod reducer;
 pub mod reductions;

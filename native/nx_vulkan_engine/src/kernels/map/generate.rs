@@ -53,6 +53,8 @@ pub struct Spec {
     pub fixed: Option<Box<Fixed>>,
     /// The types of numbers that a launch gives, of 64 bits each: for the steps, further inputs.
     pub numbers: SmallVec<[DType; 1]>,
+    /// What adds to the positions of outputs, a u32: where that is, none of them is contiguous.
+    pub shift: Option<Ref>,
 }
 
 /// Vectors per invocation where functions are costly or one operand is read: several loads in flight hide the memory's
@@ -325,7 +327,11 @@ impl Spec {
         for (i, (from, port)) in self.outputs.iter().enumerate() {
             let value = find(code, *from, &inputs, &results, linear, &coordinates)?;
             let k = self.output_operand(i);
-            let at = position(code, params, k, port.layout, linear, &coordinates)?;
+            let mut at = position(code, params, k, port.layout, linear, &coordinates)?;
+            if let Some(shift) = self.shift {
+                let by = find(code, shift, &inputs, &results, linear, &coordinates)?;
+                at = code.u32_op(SpirvOp::IAdd, at, by.id);
+            }
             let address = params.address(k);
             access::store(code, address, port.element, at, value.id)?;
         }

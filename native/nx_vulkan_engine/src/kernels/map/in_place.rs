@@ -39,6 +39,9 @@ pub(super) fn is_whole(layout: Layout, arguments: &Arguments<'_>) -> bool {
 /// write.
 pub(super) fn pairs(spec: &Spec, arguments: &Arguments<'_>, first_output: usize) -> Pairs {
     let Some((inputs, outputs)) = arguments.places.split_at_checked(first_output) else { return Pairs::new() };
+    if spec.shift.is_some() {
+        return Pairs::new();
+    }
     let is_whole = |layout: Layout| is_whole(layout, arguments);
     let ports = spec.inputs.iter().zip(inputs).enumerate();
     // What is read in two ways is read where others write.
@@ -106,6 +109,7 @@ mod tests {
                 form,
                 fixed: None,
                 numbers: Default::default(),
+                shift: None,
             };
             let words = spec.generate(Library::builtin().unwrap(), engine.float_modes().unwrap()).unwrap().words;
             let module = rspirv::dr::load_words(&words).unwrap();

@@ -138,10 +138,25 @@ pub fn map(
             let inputs: SmallVec<[Operand<'_>; 4]> = inputs.iter().map(|o| part.of(o)).collect();
             let outputs: SmallVec<[(Ref, Operand<'_>); 2]> =
                 stored.into_iter().zip(outputs).map(|(r, (_, o))| (r, part.of(o))).collect();
-            map_whole(engine, &part.sizes, &inputs, steps, &outputs, shapes, compile)
+            map_whole(engine, &part.sizes, &inputs, steps, &outputs, None, shapes, compile)
         });
     }
-    map_whole(engine, sizes, inputs, steps, outputs, shapes, compile)
+    map_whole(engine, sizes, inputs, steps, outputs, None, shapes, compile)
+}
+
+/// Computes an output at every index of `sizes`, which one launch counts, and stores it `shift` elements behind its
+/// place, a u32 that steps give.
+#[allow(clippy::too_many_arguments)]
+pub fn put(
+    engine: &Engine,
+    sizes: &[u64],
+    inputs: &[Operand<'_>],
+    steps: SmallVec<[Step; 1]>,
+    output: (Ref, Operand<'_>),
+    shift: Ref,
+    compile: Compile,
+) -> Result<()> {
+    map_whole(engine, sizes, inputs, steps, &[output], Some(shift), Shapes::Own, compile)
 }
 
 fn is_index(r: &Ref) -> bool {
@@ -239,13 +254,15 @@ fn half_of(size: u64) -> u64 {
     (size / 2).next_multiple_of(4).min(size - 1)
 }
 
-/// The same for what one launch counts, or launches that count nothing.
+/// The same for what one launch counts, or launches that count nothing. Positions of outputs are `shift` more.
+#[allow(clippy::too_many_arguments)]
 fn map_whole(
     engine: &Engine,
     sizes: &[u64],
     inputs: &[Operand<'_>],
     mut steps: SmallVec<[Step; 1]>,
     outputs: &[(Ref, Operand<'_>)],
+    shift: Option<Ref>,
     shapes: Shapes,
     compile: Compile,
 ) -> Result<()> {
@@ -286,7 +303,11 @@ fn map_whole(
         inputs.iter().chain(outputs.iter().map(|(_, o)| o)).map(|o| o.buffer).collect();
     let is_bounded = |k: usize| inputs.get(k).is_some_and(|input| input.bounds.is_some());
     let layouts: SmallVec<[Layout; 4]> = (0..space.strides.len())
-        .map(|k| if is_bounded(k) { Layout::Bounded } else { layout(&space.sizes, &space.strides[k]) })
+        .map(|k| match layout(&space.sizes, &space.strides[k]) {
+            _ if is_bounded(k) => Layout::Bounded,
+            _ if k >= inputs.len() && shift.is_some() => Layout::Strided,
+            layout => layout,
+        })
         .collect();
     let bounds: SmallVec<[Option<[u32; 2]>; 4]> = inputs.iter().map(|input| input.bounds).collect();
     let layouts = vectors(&space, layouts, &addresses, &elements, &bounds);
@@ -300,6 +321,7 @@ fn map_whole(
         form: Form::Vectors,
         fixed: None,
         numbers: numbers.iter().map(|(dtype, _)| *dtype).collect(),
+        shift,
     };
     if shapes == Shapes::Own
         && parameters(&spec) > ParamLayout::PUSH_WORDS
@@ -544,6 +566,7 @@ mod tests {
                 form: Form::Vectors,
                 fixed: None,
                 numbers: SmallVec::new(),
+                shift: None,
             }
         };
         let takes = |op, input, output, elements| takes_single(&model, &spec(op, input, output), elements);

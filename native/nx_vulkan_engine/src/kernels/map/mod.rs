@@ -18,14 +18,15 @@ use crate::program::step::Ref;
 
 pub use generate::{Form, Port, Spec};
 pub(crate) use launch::takes_pairs;
-pub use launch::{Operand, Shapes, map};
+pub use launch::{Operand, Shapes, map, put};
 #[cfg(test)]
 pub(crate) use launch::{block_items, is_single, unrolls};
 
 impl KernelSpec for Spec {
     fn name(&self) -> String {
         let out = self.outputs.first().map_or_else(String::new, |(_, port)| name_of_element(port.element));
-        format!("map.{}.{out}", name_of_ops(names_of_steps(&self.steps), "copy"))
+        let kind = if self.shift.is_some() { "put" } else { "map" };
+        format!("{kind}.{}.{out}", name_of_ops(names_of_steps(&self.steps), "copy"))
     }
 
     fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
@@ -51,6 +52,7 @@ impl KernelSpec for Spec {
         match (self.inputs.as_slice(), self.outputs.as_slice()) {
             ([from], [(Ref::Input(0), to)])
                 if from.element == to.element
+                    && self.shift.is_none()
                     && [from, to].iter().all(|port| in_place::is_whole(port.layout, arguments)) =>
             {
                 Some(u64::from(arguments.count) * u64::from(to.element.size_bytes()))

@@ -77,6 +77,7 @@ impl Runner {
             form: Form::Vectors,
             fixed: None,
             numbers: Default::default(),
+            shift: None,
         };
         spec.generate(Library::builtin().unwrap(), self.modes).unwrap()
     }

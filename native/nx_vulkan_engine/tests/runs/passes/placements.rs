@@ -306,6 +306,80 @@ fn other_placements_are_copies() {
     assert_eq!(names(&costly), ["erf", "fused"]);
 }
 
+/// Heads that are turned by halves and repeated for a cache, put where an operand says.
+fn cached(dtype: DType, index: DType, [rows, heads, groups, width]: [u64; 4], turned: bool) -> Program {
+    let b = Builder::new();
+    let cache = b.input(dtype, &[1, rows, heads * groups, width]);
+    let (x, start) = (b.input(dtype, &[1, 1, heads, width]), b.input(index, &[]));
+    let half = width / 2;
+    let part = |from: u64, count: u64| b.slice(x, &[0, 0, 0, from], &[1, 1, heads, count]);
+    let row = match turned {
+        true => {
+            let halves = b.concatenate(&[b.negate(part(half, width - half)), part(0, half)], 3);
+            b.add(b.multiply(x, 0.5), b.multiply(halves, 0.25))
+        }
+        false => x,
+    };
+    let spread = b.broadcast(b.reshape(row, &[1, 1, heads, 1, width]), &[1, 1, heads, groups, width]);
+    let row = b.reshape(spread, &[1, 1, heads * groups, width]);
+    let op = Op::PutSlice { starts: smallvec![Some(0), None, Some(0), Some(0)] };
+    let put = b.push(op, &[cache, row, start], &b.ty(cache));
+    b.finish(&[put]).unwrap()
+}
+
+#[test]
+fn what_is_put_where_an_operand_says_is_computed_there() {
+    let mut rng = Rng(20_261_127);
+    for (k, dtype) in [DType::F32, DType::Bf16, DType::F16, DType::F64, DType::S32].into_iter().enumerate() {
+        for (j, index) in [DType::S32, DType::S64, DType::U8, DType::U64, DType::S8].into_iter().enumerate() {
+            let sizes = [[9, 2, 3, 8], [4, 1, 5, 7], [33, 3, 1, 16]][(k + j) % 3];
+            for turned in [true, false] {
+                let program = cached(dtype, index, sizes, turned);
+                let optimized = optimize(program.clone(), &gpu()).unwrap();
+                let kernels = ops(&optimized);
+                // What is neither computed nor repeated is put as it is.
+                if turned || sizes[2] > 1 {
+                    assert_eq!(kernels.last(), Some(&"fused"), "{optimized}");
+                    assert!(!kernels.contains(&"put_slice"), "{optimized}");
+                }
+                let mut inputs: Vec<_> = program.inputs.iter().map(|ty| graphs::values(ty, &mut rng)).collect();
+                for start in [0, 3, 100, -1] {
+                    let start = Value::Int(start).cast(index);
+                    inputs[2] = nx_vulkan_engine::reference::Array::new(&program.inputs[2], [start]);
+                    let expected = run(&program, &inputs);
+                    let scattered: Vec<Tensor> = upload(&inputs).iter().map(apart).collect();
+                    let apart = download(&eager::run_program(engine(), &optimized, &scattered).unwrap());
+                    let [wanted, got] = [&expected[0], &apart[0]];
+                    assert_eq!(difference(got, wanted), None, "{dtype} at {start:?} of {index}: {optimized}");
+                    assert_eq!(
+                        difference(&run(&optimized, &inputs)[0], wanted),
+                        None,
+                        "{dtype} at {start:?} of {index}"
+                    );
+                }
+            }
+        }
+    }
+    common::assert_valid(engine());
+}
+
+/// A row that something else reads, too, and one that is as large as a prompt, are computed before.
+#[test]
+fn what_is_put_is_computed_before_where_it_is_read_twice_or_large() {
+    let names = |rows: u64, twice: bool| {
+        let b = Builder::new();
+        let (cache, start) = (b.input(DType::F32, &[2 * rows, 512]), b.input(DType::S32, &[]));
+        let row = b.multiply(b.input(DType::F32, &[rows, 512]), 3.0);
+        let op = Op::PutSlice { starts: smallvec![None, Some(0)] };
+        let put = b.push(op, &[cache, row, start], &b.ty(cache));
+        let outputs = if twice { vec![put, row] } else { vec![put] };
+        ops(&optimize(b.finish(&outputs).unwrap(), &gpu()).unwrap())
+    };
+    assert_eq!(names(1, false), ["fused"]);
+    assert_eq!(names(1, true), ["fused", "put_slice"]);
+    assert_eq!(names(1024, false), ["fused", "put_slice"]);
+}
+
 /// A pad reads nothing but its operand, which ends where its memory does.
 #[test]
 fn operands_may_end_with_their_memory() {

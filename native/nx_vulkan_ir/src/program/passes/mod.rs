@@ -18,6 +18,7 @@ mod number_types;
 mod padding_to_choice;
 mod predicate_loops;
 mod prologue;
+mod puts;
 mod recompute;
 mod rewrite;
 mod slices_last;
@@ -177,5 +178,6 @@ fn fused(mut program: Program, target: &Target) -> Result<Program> {
     program = checked(dce::run(&cse::run(&program)?)?)?;
     program = checked(recompute::run(&program, target)?)?;
     program = checked(epilogue::run(&program, target)?)?;
-    checked(prologue::run(&program, target)?)
+    program = checked(prologue::run(&program, target)?)?;
+    checked(puts::run(&program, target)?)
 }
