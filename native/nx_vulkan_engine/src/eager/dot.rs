@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::call::Call;
 use super::{copies, movement};
-use crate::kernels::dot::{Epilogue, Matrix, MergedAxes, Product, product};
+use crate::kernels::dot::{Epilogue, Matrix, MergedAxes, Product, product, product_pair};
 use crate::kernels::map::Operand;
 use crate::program::attribute::Axes;
 use crate::{DType, Result, Tensor, Type, View};
@@ -16,7 +16,7 @@ use crate::{DType, Result, Tensor, Type, View};
 pub struct Then {
     /// What the steps read beside the product, with the shape of its results.
     pub inputs: SmallVec<[Tensor; 2]>,
-    /// Input 0 is the product, those after it are `inputs`.
+    /// Input 0 is the product, or inputs 0 and 1 are both, those after it are `inputs`.
     pub steps: SmallVec<[Step; 1]>,
     pub result: Ref,
     /// The type that is stored.
@@ -52,6 +52,27 @@ pub fn dot(
     let epilogue = then.map(|t| t.epilogue(call.out.dtype, &operands));
     product(call.engine, &Product { a: left, b: right, prologues, out: &result, epilogue }, call.compile)?;
     Ok(result)
+}
+
+/// Two products by one operand, whose other operand is at `place` and beside it an `other` one, and what follows both;
+/// `None` where no kernel does both.
+pub fn pair(
+    call: &Call<'_>,
+    contract: [&Axes; 2],
+    batch: [&Axes; 2],
+    (other, place): (&Tensor, usize),
+    then: &Then,
+) -> Result<Option<Tensor>> {
+    let left = matrix(call, call.operand(0)?, batch[0], contract[0], true)?;
+    let right = matrix(call, call.operand(1)?, batch[1], contract[1], false)?;
+    let beside = matrix(call, other, batch[place], contract[place], place == 0)?;
+    let result = Tensor::uninitialized(call.engine, &Type::new(then.dtype, &call.out.shape))?;
+    let views: SmallVec<[View; 2]> = then.inputs.iter().map(|t| View::clone(&t.view)).collect();
+    let operands = operands(&then.inputs, &views);
+    let epilogue = Some(then.epilogue(call.out.dtype, &operands));
+    let product = Product { a: left, b: right, prologues: [None, None], out: &result, epilogue };
+    let done = product_pair(call.engine, &product, &beside, place, call.compile)?;
+    Ok(done.then_some(result))
 }
 
 impl Then {

@@ -6,8 +6,9 @@ use super::call::Call;
 use super::conv;
 use super::dot::{self, Then};
 use super::fused::loaded;
-use crate::program::epilogue::Epilogue;
+use crate::program::epilogue::{Epilogue, Following};
 use crate::program::fused::through;
+use crate::program::pair::Pair;
 use crate::program::{Op, Program};
 use crate::{Error, Result, Tensor, View};
 
@@ -27,12 +28,9 @@ pub fn product(call: &Call<'_>, body: &Program, epilogue: Epilogue) -> Result<Op
         operands.push(tensor.with_view(view));
         *place = factor.prologue;
     }
-    let then = (!epilogue.steps.is_empty() || epilogue.result != Ref::Input(0)).then_some(Then {
-        inputs: epilogue.loads.iter().map(|load| loaded(call, load).map(|load| load.tensor)).collect::<Result<_>>()?,
-        steps: epilogue.steps,
-        result: epilogue.result,
-        dtype: epilogue.dtype,
-    });
+    let Epilogue { loads, steps, result, dtype, .. } = epilogue;
+    let has_steps = !steps.is_empty() || result != Ref::Input(0);
+    let then = has_steps.then(|| after(call, Following { loads, steps, result, dtype })).transpose()?;
     let call = Call { op: &product.op, operands: &operands, out, ..*call };
     match &product.op {
         Op::Dot { contract_a, batch_a, contract_b, batch_b } => {
@@ -41,4 +39,22 @@ pub fn product(call: &Call<'_>, body: &Program, epilogue: Epilogue) -> Result<Op
         Op::Conv(op) => conv::conv(&call, op, prologues, then.as_ref()).map(Some),
         _ => Err(Error::InvalidProgram { op: product.op.name().to_string(), reason: "is no product".to_string() }),
     }
+}
+
+/// What follows products, for their kernel.
+fn after(call: &Call<'_>, Following { loads, steps, result, dtype }: Following) -> Result<Then> {
+    let inputs = loads.iter().map(|load| loaded(call, load).map(|load| load.tensor)).collect::<Result<_>>()?;
+    Ok(Then { inputs, steps, result, dtype })
+}
+
+/// Runs two products of few vectors with the steps on the results of both. `None` where one kernel can't.
+pub fn pair(call: &Call<'_>, body: &Program, found: Pair) -> Result<Option<Tensor>> {
+    let product = body.instructions.first().and_then(|first| Some((&first.op, first.outs.first()?)));
+    let Some((op @ Op::Dot { contract_a, batch_a, contract_b, batch_b }, out)) = product else { return Ok(None) };
+    let [a, b] = found.factors.map(|k| call.operand(k as usize).cloned());
+    let operands = [a?, b?];
+    let other = call.operand(found.other as usize)?;
+    let then = after(call, found.following)?;
+    let call = Call { op, operands: &operands, out, ..*call };
+    dot::pair(&call, [contract_a, contract_b], [batch_a, batch_b], (other, found.place), &then)
 }

@@ -16,6 +16,7 @@ use crate::kernels::rows::rows;
 use crate::program::attention::Attention;
 use crate::program::attention_gradient::AttentionGradient;
 use crate::program::fused::{Load, Made, Plan, Seen, through};
+use crate::program::pair::Pair;
 use crate::program::put::Put;
 use crate::program::reductions::Reductions;
 use crate::program::{Program, passes};
@@ -33,6 +34,12 @@ pub fn fused(call: &Call<'_>, body: &Program) -> Result<Results> {
     if let Some(found) = AttentionGradient::of(body) {
         return match attention::gradient(call, &found, &body.output_types())? {
             Some(results) => Ok(results),
+            None => one_by_one(call, &passes::composed(body, &call.engine.target())?),
+        };
+    }
+    if let Some(found) = Pair::of(body) {
+        return match epilogue::pair(call, body, found)? {
+            Some(result) => Ok(smallvec![result]),
             None => one_by_one(call, &passes::composed(body, &call.engine.target())?),
         };
     }

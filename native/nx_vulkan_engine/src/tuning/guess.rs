@@ -10,7 +10,7 @@ use super::{
     Chains, Class, Columns, DeviceModel, Efficiency, Fill, Maps, Panels, Products, Programs, Reductions, Rows, Short,
     Units, Updates,
 };
-use crate::kernels::dot::LANES;
+use crate::kernels::dot::{LANES, VectorTile};
 use crate::kernels::reduce::ReduceSpec;
 
 /// Multiprocessors of an H100 and an H200, for which the numbers of data-center GPUs were measured.
@@ -352,6 +352,7 @@ pub(super) fn programs(kind: DeviceKind, max_invocations: u32) -> Programs {
             // lavapipe's dispatches cost little, and its compiler takes long for large kernels.
             joins_small_ops: false,
             attends_few: false,
+            paired_vectors: 0,
             iteration_work: ITERATION_WORK / CPU_SLOWNESS,
             max_work: MAX_WORK / CPU_SLOWNESS,
             // Some 0.1 ms each with lavapipe on two cores, as long as five launches.
@@ -365,6 +366,7 @@ pub(super) fn programs(kind: DeviceKind, max_invocations: u32) -> Programs {
             recompute: RECOMPUTE,
             joins_small_ops: true,
             attends_few: true,
+            paired_vectors: VectorTile::MOST_OF_PAIR,
             iteration_work: ITERATION_WORK,
             max_work: MAX_WORK,
             // Some 20 us of an H200.

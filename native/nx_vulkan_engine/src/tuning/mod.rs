@@ -270,6 +270,8 @@ pub struct Programs {
     pub joins_small_ops: bool,
     /// Whether attention of few queries is sooner done by kernels of its own than by those of its parts.
     pub attends_few: bool,
+    /// The most vectors that one kernel multiplies with two matrices; 0 where none does.
+    pub paired_vectors: u64,
     /// Work of one iteration that a loop in one workgroup may have.
     pub iteration_work: u64,
     /// Work of one dispatch of a kernel of one workgroup, at most.

@@ -23,6 +23,7 @@ impl Programs {
             matrix_units,
             half_units,
             heads: Heads::default(),
+            paired_vectors: self.paired_vectors,
             fusion: true,
             workgroups: true,
             saving: Saving::Nothing,

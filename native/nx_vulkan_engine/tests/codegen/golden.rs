@@ -510,6 +510,14 @@ fn products() {
     let tile = VectorTile::all(2, true).next().unwrap();
     let vectors = product(DType::Bf16, CType::F32, Tiling::Vectors(tile));
     kernels.add("vectors_bf16", |l, m| vectors.generate(l, m));
+    let gate = EpilogueSpec {
+        inputs: smallvec![],
+        steps: smallvec![binary(Binary::Multiply, Ref::Input(0), Ref::Input(1), DType::Bf16)],
+        result: Ref::Result(0),
+    };
+    let tiling = Tiling::Vectors(tile.of_pair().unwrap());
+    let pair = DotSpec { epilogue: Some(gate), ..product(DType::Bf16, CType::F32, tiling) };
+    kernels.add("vectors_pair_bf16", |l, m| pair.generate(l, m));
     let epilogue = DotSpec {
         store: Store { rank: 2, contiguous: false, by_four: false, by_eight: false },
         epilogue: Some(dense()),

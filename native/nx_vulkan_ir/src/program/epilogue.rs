@@ -62,9 +62,8 @@ pub fn is_product(op: &Op) -> bool {
 /// on.
 pub fn of(body: &Program, unit_work: u64) -> Option<Epilogue> {
     let at = body.instructions.iter().position(|i| is_product(&i.op))?;
-    let (lead, rest) = (&body.instructions[..at], &body.instructions[at + 1..]);
-    let product = &body.instructions[at];
-    let ([ty], [output]) = (product.outs.as_slice(), body.outputs.as_slice()) else { return None };
+    let (lead, product) = (&body.instructions[..at], &body.instructions[at]);
+    let [ty] = product.outs.as_slice() else { return None };
     if lead.iter().any(|i| i.outs.len() != 1) {
         return None;
     }
@@ -85,16 +84,36 @@ pub fn of(body: &Program, unit_work: u64) -> Option<Epilogue> {
             return None;
         }
     }
-    // The rest as a body of its own, with the product as its last operand.
-    let own = body.inputs.len() as u32;
+    let Following { loads, steps, result, dtype } = following(body, &[at], ty)?;
+    Some(Epilogue { product: at, factors, loads, steps, result, dtype })
+}
+
+/// Elementwise steps on the results of products of one type.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Following {
+    /// Operands of the body, seen with the shape of the products.
+    pub loads: Vec<Load>,
+    /// The first inputs are the products, those after them `loads`.
+    pub steps: SmallVec<[Step; 1]>,
+    pub result: Ref,
+    pub dtype: DType,
+}
+
+/// What follows products in a body, the last instructions before it, if those are steps alone that read nothing else
+/// of what comes before.
+pub(super) fn following(body: &Program, products: &[usize], ty: &Type) -> Option<Following> {
+    let [output] = body.outputs.as_slice() else { return None };
+    let rest = body.instructions.get(products.last()? + 1..)?;
+    // The rest as a body of its own, with the products as its last operands.
+    let (own, before) = (body.inputs.len() as u32, (body.instructions.len() - rest.len()) as u32);
+    let of = |at: usize| products.iter().position(|&product| product == at);
     let moved = |o: &Operand| match *o {
-        Operand::Result(r) if (r as usize) < at => None,
-        Operand::Result(r) if r as usize == at => Some(Operand::Input(own)),
-        Operand::Result(r) => Some(Operand::Result(r - at as u32 - 1)),
+        Operand::Result(r) if r >= before => Some(Operand::Result(r - before)),
+        Operand::Result(r) => of(r as usize).map(|k| Operand::Input(own + k as u32)),
         input => Some(input),
     };
     let mut after = Program { inputs: body.inputs.clone(), ..Program::default() };
-    after.inputs.push(ty.clone());
+    after.inputs.extend(products.iter().map(|_| ty.clone()));
     after.outputs.push(moved(output)?);
     for instruction in rest {
         let mut instruction = instruction.clone();
@@ -103,29 +122,30 @@ pub fn of(body: &Program, unit_work: u64) -> Option<Epilogue> {
     }
     let plan = Plan::of(&after).ok()?;
     let [store] = plan.stores.as_slice() else { return None };
-    let of_product: Vec<usize> = (0..plan.loads.len()).filter(|&k| plan.loads[k].operand == own).collect();
-    let [place] = *of_product else { return None };
-    if plan.space != ty.shape || store.ty.shape != ty.shape || !plan.loads[place].views.is_empty() {
+    if plan.space != ty.shape || store.ty.shape != ty.shape {
         return None;
     }
+    // The products first, each read once, then the others in their order.
+    let mut order: Vec<usize> = Vec::new();
+    for product in own..after.inputs.len() as u32 {
+        let mut read = (0..plan.loads.len()).filter(|&k| plan.loads[k].operand == product);
+        let (Some(place), None) = (read.next(), read.next()) else { return None };
+        if !plan.loads[place].views.is_empty() {
+            return None;
+        }
+        order.push(place);
+    }
+    order.extend((0..plan.loads.len()).filter(|&k| plan.loads[k].operand < own));
     let known = |r: Ref| match r {
         Ref::Coordinate(_) | Ref::Linear => None,
-        Ref::Input(k) if usize::from(k) == place => Some(Ref::Input(0)),
-        Ref::Input(k) if usize::from(k) < place => Some(Ref::Input(k + 1)),
+        Ref::Input(k) => order.iter().position(|&place| place == usize::from(k)).map(|k| Ref::Input(k as u8)),
         other => Some(other),
     };
     let steps = steps(&plan, known)?;
     let (result, dtype) = (known(store.value)?, store.ty.dtype);
-    let mut loads = plan.loads;
-    loads.remove(place);
-    (loads.len() <= MAX_LOADS && !loads.iter().any(|load| load.bounded)).then_some(Epilogue {
-        product: at,
-        factors,
-        loads,
-        steps,
-        result,
-        dtype,
-    })
+    let loads: Vec<Load> = order.iter().skip(products.len()).map(|&place| plan.loads[place].clone()).collect();
+    let fits = loads.len() <= MAX_LOADS && !loads.iter().any(|load| load.bounded);
+    fits.then_some(Following { loads, steps, result, dtype })
 }
 
 /// Whether the kernels of a product take steps on the elements of its operands in, which lie in memory as a given type:

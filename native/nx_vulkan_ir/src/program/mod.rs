@@ -23,6 +23,7 @@ mod liveness;
 mod nested;
 pub mod op;
 pub mod ops;
+pub mod pair;
 pub mod passes;
 pub mod put;
 pub mod ranges;

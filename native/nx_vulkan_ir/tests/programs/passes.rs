@@ -24,6 +24,7 @@ pub fn target(saving: Saving) -> Target {
         matrix_units: false,
         half_units: false,
         heads: Heads::default(),
+        paired_vectors: 4,
         fusion: true,
         workgroups: false,
         saving,

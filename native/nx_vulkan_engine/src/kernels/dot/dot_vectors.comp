@@ -1,8 +1,10 @@
-//! name = "dot_vectors_{COUNT}_{LANES}x{TEAMS}"
+//! name = "dot_vectors_{COUNT}_{LANES}x{TEAMS}{of}"
+//! choices.of = { "" = {}, _pair = { PAIR = "1" } }
 //! matrix = [
-//!   { LANES = ["8"], TEAMS = ["32"], COUNT = ["1", "2", "4", "8"] },
-//!   { LANES = ["8"], TEAMS = ["128"], COUNT = ["1", "2", "4"] },
-//!   { LANES = ["4"], TEAMS = ["256"], COUNT = ["1", "2", "4"] },
+//!   { LANES = ["8"], TEAMS = ["32"], COUNT = ["1", "2", "4"], of = ["", "_pair"] },
+//!   { LANES = ["8"], TEAMS = ["32"], COUNT = ["8"], of = [""] },
+//!   { LANES = ["8"], TEAMS = ["128"], COUNT = ["1", "2", "4"], of = ["", "_pair"] },
+//!   { LANES = ["4"], TEAMS = ["256"], COUNT = ["1", "2", "4"], of = ["", "_pair"] },
 //! ]
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -12,7 +14,8 @@
 // four rows at a time, straight from memory, and the teams' sums are added up in pairs. Which elements a team takes
 // depends on nothing but TEAMS, so that no bits depend on how operands lie. Parameters: rows m, columns n, contracted
 // k, batches, elements of k per split (a multiple of STEP), splits. Either the rows or the columns are the matrix's,
-// the other ones are the vectors.
+// the other ones are the vectors. With PAIR, two matrices that lie alike are multiplied, each as it is alone, and the
+// results of both are stored together.
 #include "params.glsl"
 
 #define ROWS (4u * LANES)
@@ -24,12 +27,17 @@
 #else
 #define NEAR 4
 #endif
+#ifdef PAIR
+#define ADDED 1
+#define RESULTS (ROWS * 2)
+#else
 #if COUNT < 2
 #define ADDED COUNT
 #else
 #define ADDED 2
 #endif
 #define RESULTS (ROWS * ADDED)
+#endif
 
 layout(local_size_x = LANES * TEAMS) in;
 
@@ -49,8 +57,16 @@ uint slot_vectors_depth(const in uint k) { return k + 1u; }
 float slot_matrix(const in uint at) { return float(at); }
 float slot_vectors(const in uint at) { return float(at + 1u); }
 vec4 slot_matrix_four(const in uint at) { return vec4(at); }
+#ifdef PAIR
+float slot_other(const in uint at) { return float(at + 2u); }
+vec4 slot_other_four(const in uint at) { return vec4(at + 2u); }
+#endif
 vec4 slot_vectors_four(const in uint at) { return vec4(at + 1u); }
+#ifdef PAIR
+void slot_store_pair(const in uint at, const in float value, const in float other) {}
+#else
 void slot_store(const in uint at, const in float value) {}
+#endif
 
 // The sums of a team lie turned by its number, so that those of all teams for one row are in different banks.
 shared float partial[TEAMS * RESULTS];
@@ -80,31 +96,35 @@ void main() {
 
     float sums[4][COUNT];
     [[unroll]] for (uint i = 0u; i < 4u; ++i) [[unroll]] for (uint n = 0u; n < COUNT; ++n) sums[i][n] = 0.0;
+#ifdef PAIR
+    float others[4][COUNT];
+    [[unroll]] for (uint i = 0u; i < 4u; ++i) [[unroll]] for (uint n = 0u; n < COUNT; ++n) others[i][n] = 0.0;
+#endif
 
 // Fetches the elements k to k + 3 of four rows: a vector for each row, or where rows are neighbours for each element.
 // Those past the end are zeros.
-#define FETCH(fetched, k) \
+#define FETCH(fetched, k, element_of, four_of) \
     vec4 fetched[4]; \
     [[unroll]] for (uint i = 0u; i < 4u; ++i) { \
         fetched[i] = vec4(0.0); \
         if (MATRIX_ALONG_K != 0u) { \
             if (MATRIX_BY_FOUR != 0u) { \
-                if (k < end) fetched[i] = slot_matrix_four(at[i] + slot_matrix_depth(k)); \
+                if (k < end) fetched[i] = four_of(at[i] + slot_matrix_depth(k)); \
             } else { \
-                [[unroll]] for (uint j = 0u; j < 4u; ++j) if (k + j < end) fetched[i][j] = slot_matrix(at[i] + slot_matrix_depth(k + j)); \
+                [[unroll]] for (uint j = 0u; j < 4u; ++j) if (k + j < end) fetched[i][j] = element_of(at[i] + slot_matrix_depth(k + j)); \
             } \
         } else if (k + i < end) { \
             uint element = slot_matrix_depth(k + i); \
             if (MATRIX_BY_FOUR != 0u) { \
-                fetched[i] = slot_matrix_four(at[0] + element); \
+                fetched[i] = four_of(at[0] + element); \
             } else { \
-                [[unroll]] for (uint j = 0u; j < 4u; ++j) fetched[i][j] = slot_matrix(at[j] + element); \
+                [[unroll]] for (uint j = 0u; j < 4u; ++j) fetched[i][j] = element_of(at[j] + element); \
             } \
         } \
     }
 
 // Multiplies them with those of the vectors.
-#define ADD(fetched, k) \
+#define ADD(sums, fetched, k) \
     [[unroll]] for (uint n = 0u; n < COUNT; n += NEAR) { \
         vec4 factors[NEAR]; \
         [[unroll]] for (uint v = 0u; v < NEAR; ++v) factors[v] = vec4(0.0); \
@@ -130,18 +150,30 @@ void main() {
             } \
     }
 
-    // Two steps at once, so that enough of the matrix is on its way.
-    for (uint k = begin + team * 4u; k < end; k += 2u * STEP) {
-        FETCH(one, k)
-        FETCH(other, k + STEP)
-        ADD(one, k)
-        ADD(other, k + STEP)
+    // Two steps at once, or one of both matrices, so that enough of them is on its way.
+#ifdef PAIR
+    for (uint k = begin + team * 4u; k < end; k += STEP) {
+        FETCH(one, k, slot_matrix, slot_matrix_four)
+        FETCH(other, k, slot_other, slot_other_four)
+        ADD(sums, one, k)
+        ADD(others, other, k)
     }
+#else
+    for (uint k = begin + team * 4u; k < end; k += 2u * STEP) {
+        FETCH(one, k, slot_matrix, slot_matrix_four)
+        FETCH(other, k + STEP, slot_matrix, slot_matrix_four)
+        ADD(sums, one, k)
+        ADD(sums, other, k + STEP)
+    }
+#endif
 
     uint base = (plane / batches * batches + batch) * (VECTORS_FIRST != 0u ? vectors : rows);
     [[unroll]] for (uint n = 0u; n < COUNT; n += ADDED) {
         [[unroll]] for (uint v = 0u; v < ADDED; ++v)
             [[unroll]] for (uint i = 0u; i < 4u; ++i) partial[place(team, v * ROWS + own + i)] = sums[i][n + v];
+#ifdef PAIR
+        [[unroll]] for (uint i = 0u; i < 4u; ++i) partial[place(team, ROWS + own + i)] = others[i][n];
+#endif
         barrier();
         for (uint half_of = TEAMS / 2u; half_of > 0u; half_of /= 2u) {
             for (uint e = id; e < half_of * RESULTS; e += INVOCATIONS) {
@@ -151,9 +183,13 @@ void main() {
             barrier();
         }
         uint row = first + id % ROWS, vector = n + id / ROWS;
-        if (id < RESULTS && row < rows && vector < vectors) {
+        if (id < ROWS * ADDED && row < rows && vector < vectors) {
             uint to = VECTORS_FIRST != 0u ? (base + vector) * rows + row : (base + row) * vectors + vector;
+#ifdef PAIR
+            slot_store_pair(to, partial[place(0u, id)], partial[place(0u, ROWS + id)]);
+#else
             slot_store(to, partial[place(0u, id)]);
+#endif
         }
         if (n + ADDED < COUNT) barrier();
     }

@@ -47,7 +47,7 @@ pub enum Access {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct EpilogueSpec {
     pub inputs: SmallVec<[(DType, Access); 2]>,
-    /// Input 0 is the product, those after it are `inputs`. Positions are not known.
+    /// Input 0 is the product, or inputs 0 and 1 are both, those after it are `inputs`. Positions are not known.
     pub steps: SmallVec<[Step; 1]>,
     pub result: Ref,
 }
@@ -299,10 +299,11 @@ impl DotSpec {
         })
     }
 
-    /// Operands before those of the epilogue: both factors, what tells whether matrix units can take them, and on those
-    /// the scales.
+    /// Operands before those of the epilogue: both factors, another matrix beside one, what tells whether matrix units
+    /// can take them, and on those the scales.
     pub fn first_input(&self) -> u8 {
         match (self.tiling, self.guarded) {
+            (Tiling::Vectors(VectorTile { pair: true, .. }), _) => 3,
             (_, false) => 2,
             (Tiling::Matrix(tile), true) if !tile.planes.is_in_order() => 6,
             (_, true) => 4,
@@ -358,7 +359,7 @@ impl DotSpec {
                     return Ok(Some(words));
                 }
                 let element = Value { id: access::value_of_padded(code, dtype.ctype(), words, self.words()), dtype };
-                let id = match &self.prologues[usize::from(operand)] {
+                let id = match self.prologues.get(usize::from(operand)).and_then(Option::as_ref) {
                     Some(prologue) => self.factor(code, prologue, element)?,
                     None => scalar::cast(code, element, self.sum.dtype())?,
                 };
@@ -394,7 +395,7 @@ impl DotSpec {
             let (at, words) = (arg(args, 0)?, arg(args, 1)?);
             let ty = value_type(code, self.sum);
             let id = if self.sum == CType::U32 { words } else { code.bitcast(ty, words) };
-            self.finish(code, params, at, &[id])?;
+            self.finish(code, params, at, &[&[id]])?;
             Ok(None)
         })
     }
@@ -413,7 +414,7 @@ impl DotSpec {
                     self.load(code, &mut params, operand, dtype, arg(args, 0)?).map(Some)
                 })?;
             }
-            let Some(prologue) = &self.prologues[usize::from(operand)] else { continue };
+            let Some(prologue) = self.prologues.get(usize::from(operand)).and_then(Option::as_ref) else { continue };
             if dtype.ctype() != CType::F32 || self.sum != CType::F32 {
                 let reason = format!("steps on {dtype} for sums of {}", self.sum.name());
                 return Err(Error::InvalidProgram { op: "dot".to_string(), reason });
@@ -484,7 +485,7 @@ impl DotSpec {
     /// Slots of single results and, where they are aligned for it, of two neighbours.
     fn define_stores_of_lanes(&self, linker: &mut Linker<'_>, params: &mut ParamLayout) -> Result<()> {
         linker.define("slot_store", |code, args| {
-            self.finish(code, params, arg(args, 0)?, &[arg(args, 1)?])?;
+            self.finish(code, params, arg(args, 0)?, &[&[arg(args, 1)?]])?;
             Ok(None)
         })?;
         if !self.store.by_four {
@@ -494,7 +495,7 @@ impl DotSpec {
             let (at, pair) = (arg(args, 0)?, arg(args, 1)?);
             let part = value_type(code, self.sum);
             let lanes = [0, 1].map(|lane| code.extract(part, pair, lane));
-            self.finish(code, params, at, &lanes)?;
+            self.finish(code, params, at, &lanes.each_ref().map(std::slice::from_ref))?;
             Ok(None)
         })
     }
@@ -502,7 +503,7 @@ impl DotSpec {
     pub(super) fn define_stores(&self, linker: &mut Linker<'_>, params: &mut ParamLayout) -> Result<()> {
         if !self.store.by_four {
             return linker.define("slot_store", |code, args| {
-                self.finish(code, params, arg(args, 0)?, &[arg(args, 1)?])?;
+                self.finish(code, params, arg(args, 0)?, &[&[arg(args, 1)?]])?;
                 Ok(None)
             });
         }
@@ -512,7 +513,7 @@ impl DotSpec {
             let lanes = [0, 1, 2, 3].map(|lane| code.extract(part, vector, lane));
             let two = code.linker.const_u32(2);
             let at = code.u32_op(SpirvOp::ShiftLeftLogical, group, two);
-            self.finish(code, params, at, &lanes)?;
+            self.finish(code, params, at, &lanes.each_ref().map(std::slice::from_ref))?;
             Ok(None)
         })
     }
@@ -540,7 +541,7 @@ impl DotSpec {
         dtype: DType,
         at: Word,
     ) -> Result<Word> {
-        let Some(prologue) = &self.prologues[usize::from(operand)] else {
+        let Some(prologue) = self.prologues.get(usize::from(operand)).and_then(Option::as_ref) else {
             return self.load(code, params, operand, dtype, at);
         };
         let id = load_factor(code, params.address(operand), dtype, at)?;
@@ -560,7 +561,7 @@ impl DotSpec {
         let mut lanes = any_nan(code, |code| neighbours(code, params, operand, dtype, at, count))?;
         for id in &mut lanes {
             let element = Value { id: *id, dtype };
-            *id = match &self.prologues[usize::from(operand)] {
+            *id = match self.prologues.get(usize::from(operand)).and_then(Option::as_ref) {
                 Some(prologue) => self.factor(code, prologue, element)?,
                 None => scalar::cast(code, element, self.sum.dtype())?,
             };
@@ -575,19 +576,23 @@ impl DotSpec {
     }
 
     /// Rounds the sums of result `at` and its neighbours, one, two or four in all, takes them through the epilogue and
-    /// stores them.
+    /// stores them. Each has the sums of as many products as the kernel computes.
     pub(super) fn finish(
         &self,
         code: &mut Code<'_, '_>,
         params: &mut ParamLayout,
         at: Word,
-        sums: &[Word],
+        sums: &[&[Word]],
     ) -> Result<()> {
         let dtype = self.product;
         let mut lanes: SmallVec<[SmallVec<[Value; 4]>; 4]> = SmallVec::new();
-        for &id in sums {
-            let id = scalar::cast(code, Value { id, dtype: self.sum.dtype() }, dtype)?;
-            lanes.push(SmallVec::from_slice(&[Value { id, dtype }]));
+        for sums in sums {
+            let mut lane = SmallVec::new();
+            for &id in *sums {
+                let id = scalar::cast(code, Value { id, dtype: self.sum.dtype() }, dtype)?;
+                lane.push(Value { id, dtype });
+            }
+            lanes.push(lane);
         }
         let axis = self.a_ranks.iter().chain(&self.b_ranks).sum();
         let coordinates = access::coordinates(code, params, at, axis, self.store.rank)?;

@@ -1,7 +1,7 @@
 //! Products of a matrix and few vectors, which take as long as it takes to read the matrix.
 
 use nx_vulkan_device::Caps;
-use nx_vulkan_ir::Result;
+use nx_vulkan_ir::{Error, Result};
 use nx_vulkan_spirv::generated::{Generated, arg};
 use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::modes::FloatModes;
@@ -19,11 +19,16 @@ pub struct VectorTile {
     pub teams: u32,
     /// Whether the vectors are the rows of the product, and not its columns.
     pub first: bool,
+    /// Whether two matrices are multiplied, and the results of both stored together.
+    pub pair: bool,
 }
 
 impl VectorTile {
     /// The most vectors.
     pub const MOST: u64 = 8;
+
+    /// The most vectors by which two matrices are multiplied at once.
+    pub const MOST_OF_PAIR: u64 = 4;
 
     /// Those with a template that have room for so many vectors, the one with fewer teams first.
     pub fn all(vectors: u64, first: bool) -> impl Iterator<Item = VectorTile> {
@@ -33,7 +38,12 @@ impl VectorTile {
             8 => &[(8, 32)],
             _ => &[],
         };
-        shapes.iter().map(move |&(lanes, teams)| VectorTile { count, lanes, teams, first })
+        shapes.iter().map(move |&(lanes, teams)| VectorTile { count, lanes, teams, first, pair: false })
+    }
+
+    /// The same for two matrices, if there is a template.
+    pub fn of_pair(self) -> Option<VectorTile> {
+        (u64::from(self.count) <= VectorTile::MOST_OF_PAIR).then_some(VectorTile { pair: true, ..self })
     }
 
     /// Rows of the matrix that one workgroup multiplies.
@@ -55,9 +65,9 @@ impl VectorTile {
         u64::from(4 * self.teams)
     }
 
-    /// Shared memory of a workgroup: the sums of all teams for the vectors that are added up at once.
+    /// Shared memory of a workgroup: the sums of all teams for the vectors, or matrices, that are added up at once.
     pub fn shared_bytes(&self) -> u32 {
-        4 * self.rows() * self.teams * self.count.min(2)
+        4 * self.rows() * self.teams * if self.pair { 2 } else { self.count.min(2) }
     }
 
     /// Rows and columns of the product that one workgroup computes.
@@ -67,6 +77,9 @@ impl VectorTile {
     }
 }
 
+/// The operand that is the other matrix.
+const OTHER: u8 = 2;
+
 impl DotSpec {
     pub(super) fn generate_vectors(
         &self,
@@ -75,24 +88,37 @@ impl DotSpec {
         modes: FloatModes,
         table: bool,
     ) -> Result<Generated> {
-        let name = format!("dot_vectors_{}_{}x{}", tile.count, tile.lanes, tile.teams);
+        let of = if tile.pair { "_pair" } else { "" };
+        let name = format!("dot_vectors_{}_{}x{}{of}", tile.count, tile.lanes, tile.teams);
         let (mut linker, mut params) = start(library, &name, modes, table, 6)?;
         let operands = [(0, self.a_load, self.a), (1, self.b_load, self.b)];
         for (operand, load, dtype) in operands {
-            let name = if (operand == 0) == tile.first { "vectors" } else { "matrix" };
+            let is_matrix = (operand == 0) != tile.first;
+            let name = if is_matrix { "matrix" } else { "vectors" };
             self.define_positions(&mut linker, &mut params, name, operand)?;
-            if load.by_four {
-                linker.define(&format!("slot_{name}_four"), |code, args| {
-                    self.loaded_near(code, &mut params, operand, dtype, arg(args, 0)?, 4).map(Some)
-                })?;
-            } else {
-                linker.define(&format!("slot_{name}"), |code, args| {
-                    self.loaded(code, &mut params, operand, dtype, arg(args, 0)?).map(Some)
-                })?;
+            // The other matrix lies as this one does, elsewhere.
+            let other = (is_matrix && tile.pair).then_some(("other", OTHER));
+            for (name, operand) in [(name, operand)].into_iter().chain(other) {
+                if load.by_four {
+                    linker.define(&format!("slot_{name}_four"), |code, args| {
+                        self.loaded_near(code, &mut params, operand, dtype, arg(args, 0)?, 4).map(Some)
+                    })?;
+                } else {
+                    linker.define(&format!("slot_{name}"), |code, args| {
+                        self.loaded(code, &mut params, operand, dtype, arg(args, 0)?).map(Some)
+                    })?;
+                }
             }
         }
-        linker.define("slot_store", |code, args| {
-            self.finish(code, &mut params, arg(args, 0)?, &[arg(args, 1)?])?;
+        let store = if tile.pair { "slot_store_pair" } else { "slot_store" };
+        linker.define(store, |code, args| {
+            let Some((&at, sums)) = args.split_first() else {
+                return Err(Error::InvalidProgram {
+                    op: "dot".to_string(),
+                    reason: "no place for results".to_string(),
+                });
+            };
+            self.finish(code, &mut params, at, &[sums])?;
             Ok(None)
         })?;
         Ok(Generated { words: linker.finish()?, params, table, elements_per_group: 0 })

@@ -8,7 +8,7 @@ use nx_vulkan_spirv::params::ParamLayout;
 use smallvec::SmallVec;
 
 use super::choice::{has_vectors, lane_tiles, launch_of, shares_results};
-use super::{Access, DotSpec, EpilogueSpec, Image, Load, Store, Tiling, matrix};
+use super::{Access, DotSpec, EpilogueSpec, Image, Load, Store, Tiling, VectorTile, matrix};
 use crate::kernels::launch::record;
 use crate::kernels::map::{Operand, Shapes, map};
 use crate::kernels::reduce::{Factor, Finish, Reduce, Target, inner, reduce};
@@ -111,6 +111,13 @@ impl Matrix {
         }
     }
 
+    /// Whether another one lies as this one does, elsewhere.
+    fn lies_as(&self, other: &Matrix, ties: bool) -> bool {
+        let lines = |m: &Matrix| [&m.batch, &m.free, &m.depth].map(|axes| (axes.sizes.clone(), axes.strides.clone()));
+        let is_alike = self.tensor.view.dtype == other.tensor.view.dtype && lines(self) == lines(other);
+        is_alike && self.load(ties) == other.load(ties)
+    }
+
     /// How it is loaded; `ties` where both axes are equally near.
     pub(super) fn load(&self, ties: bool) -> Load {
         let (depth, free) = (self.depth.last_stride().unsigned_abs(), self.free.last_stride().unsigned_abs());
@@ -137,7 +144,7 @@ pub struct Epilogue<'a> {
     pub dtype: DType,
     /// Operands with a stride for each axis of the results.
     pub inputs: &'a [Operand<'a>],
-    /// Input 0 is the product, those after it are `inputs`. Positions are not known.
+    /// Input 0 is the product, or inputs 0 and 1 are both, those after it are `inputs`. Positions are not known.
     pub steps: &'a [Step],
     pub result: Ref,
 }
@@ -302,6 +309,23 @@ pub struct Choice {
 pub fn product(engine: &Engine, p: &Product<'_>, compile: Compile) -> Result<()> {
     let far = p.is_far(engine)?;
     p.check_steps(engine)?;
+    let (sum, is_reduced, choice) = way(engine, p, compile)?;
+    if is_reduced {
+        if p.reaches_inputs(engine) && vectors(engine, p, p.out, true, far, compile)? {
+            return Ok(());
+        }
+        if p.epilogue.is_some() {
+            let whole = Tensor::uninitialized(engine, &Type::new(p.dtype(), &p.out.view.shape))?;
+            if vectors(engine, p, &whole, false, far, compile)? {
+                return finish(engine, p, &parts(&whole, p, 1), compile);
+            }
+        }
+    }
+    product_as(engine, p, sum, choice, compile)
+}
+
+/// The type of a product's sums, whether it is a reduction if its axes merge alike, and else how it is launched.
+fn way(engine: &Engine, p: &Product<'_>, compile: Compile) -> Result<(CType, bool, Choice)> {
     let (rows, columns, depth) = (p.a.free.elements(), p.b.free.elements(), p.a.depth.elements());
     let is_small = depth < MAX_WIDE_DEPTH && p.multiplications() <= MAX_WIDE_PRODUCTS;
     let is_vector = rows == 1 || columns == 1;
@@ -313,24 +337,71 @@ pub fn product(engine: &Engine, p: &Product<'_>, compile: Compile) -> Result<()>
     // No choice here asks what units the device has.
     let outline = p.outline(engine.precision(), [false; 2]);
     if is_short || (is_narrow(p, &spec) && !shares_results(engine.model(), &outline, spec.sum)) {
-        return product_as(engine, p, spec.sum, Choice { tiling: Tiling::Narrow, splits: 1 }, compile);
+        return Ok((spec.sum, false, Choice { tiling: Tiling::Narrow, splits: 1 }));
     }
     // Sums of f32 are to have all digits.
     let is_narrow_type = spec.sum == CType::F32 && spec.product != DType::F32;
-    if is_vector && !(is_narrow_type && has_vectors(engine.model(), rows.max(columns))) {
-        if p.reaches_inputs(engine) && vectors(engine, p, p.out, true, far, compile)? {
-            return Ok(());
-        }
-        if p.epilogue.is_some() {
-            let whole = Tensor::uninitialized(engine, &Type::new(p.dtype(), &p.out.view.shape))?;
-            if vectors(engine, p, &whole, false, far, compile)? {
-                return finish(engine, p, &parts(&whole, p, 1), compile);
-            }
-        }
-    }
+    let is_reduced = is_vector && !(is_narrow_type && has_vectors(engine.model(), rows.max(columns)));
     let own = engine.takes_own_numbers(spec.product, compile)?;
     let choice = launch_of(engine.model(), &p.outline(engine.precision(), own), spec.sum, is_small);
-    product_as(engine, p, spec.sum, choice, compile)
+    Ok((spec.sum, is_reduced, choice))
+}
+
+/// Few vectors by two matrices: `beside` lies in the place of the operand at `place`, which is the other one. The steps
+/// of the epilogue take both products, with the bits that each has alone. Answers whether one kernel does it.
+///
+/// # Errors
+/// As of [`product`].
+pub fn product_pair(engine: &Engine, p: &Product<'_>, beside: &Matrix, place: usize, compile: Compile) -> Result<bool> {
+    p.is_far(engine)?;
+    p.check_steps(engine)?;
+    let (sum, is_reduced, choice) = way(engine, p, compile)?;
+    let (Tiling::Vectors(tile), 1, false) = (choice.tiling, choice.splits, is_reduced) else { return Ok(false) };
+    match tile.of_pair() {
+        Some(tile) if sum == CType::F32 => pair_as(engine, p, beside, place, tile, compile),
+        _ => Ok(false),
+    }
+}
+
+/// The same by a tile for pairs.
+///
+/// # Errors
+/// As of [`product_as`].
+pub fn pair_as(
+    engine: &Engine,
+    p: &Product<'_>,
+    beside: &Matrix,
+    place: usize,
+    tile: VectorTile,
+    compile: Compile,
+) -> Result<bool> {
+    let matrix = if place == 0 { &p.a } else { &p.b };
+    let is_matrix = tile.first == (place == 1);
+    if !is_matrix || !matrix.lies_as(beside, place == 0) || !tile.fits(engine.caps()) || !p.reaches_inputs(engine) {
+        return Ok(false);
+    }
+    let mut spec = DotSpec { tiling: Tiling::Vectors(tile), wide: is_wide(engine), ..spec(p) };
+    let space = direct(p, &mut spec, false);
+    let results = Results { out: p.out, space, inputs: p.inputs(), splits: 1 };
+    launch_plain(engine, p, spec, &results, (&[&beside.tensor], Waits::All), compile)?;
+    Ok(true)
+}
+
+/// Whether parameters may fill `ParamLayout::WIDE_PUSH_WORDS`.
+fn is_wide(engine: &Engine) -> bool {
+    u64::from(engine.caps().max_push_bytes) >= 4 * ParamLayout::WIDE_PUSH_WORDS as u64
+}
+
+/// Makes a kernel store results where they belong, after its epilogue: the space in which they and its operands lie.
+fn direct(p: &Product<'_>, spec: &mut DotSpec, by_four: bool) -> Space {
+    let strides: SmallVec<[&[i64]; 4]> =
+        std::iter::once(&p.out.view.strides[..]).chain(p.inputs().iter().map(|o| &o.strides[..])).collect();
+    let space = Space::new(&p.out.view.shape, &strides);
+    let (store, ports) = store(p, &space);
+    spec.store = Store { by_four: store.by_four && by_four, ..store };
+    spec.epilogue =
+        p.epilogue.as_ref().map(|e| EpilogueSpec { inputs: ports, steps: e.steps.into(), result: e.result });
+    space
 }
 
 /// The kernel of a product apart from its tiling and where results go.
@@ -437,8 +508,7 @@ fn product_with(
     if splits == 0 || splits * results > engine.reach().far() {
         return Err(Error::InvalidProgram { op: "dot".to_string(), reason: format!("{splits} splits") });
     }
-    let wide = u64::from(engine.caps().max_push_bytes) >= 4 * ParamLayout::WIDE_PUSH_WORDS as u64;
-    let mut spec = DotSpec { sum, tiling, wide, ..spec(p) };
+    let mut spec = DotSpec { sum, tiling, wide: is_wide(engine), ..spec(p) };
     if let Tiling::Vectors(tile) = tiling {
         let vectors = if tile.first { p.a.free.elements() } else { columns };
         if sum != CType::F32 || vectors > tile.count.into() || !tile.fits(engine.caps()) {
@@ -472,16 +542,7 @@ fn product_with(
         _ => Some(Tensor::uninitialized(engine, &parts_type(sum.dtype()))?),
     };
     let (space, inputs) = match &on_the_way {
-        None => {
-            let strides: SmallVec<[&[i64]; 4]> =
-                std::iter::once(&p.out.view.strides[..]).chain(p.inputs().iter().map(|o| &o.strides[..])).collect();
-            let space = Space::new(&p.out.view.shape, &strides);
-            let (store, ports) = store(p, &space);
-            spec.store = Store { by_four: store.by_four && by_four, ..store };
-            spec.epilogue =
-                p.epilogue.as_ref().map(|e| EpilogueSpec { inputs: ports, steps: e.steps.into(), result: e.result });
-            (space, p.inputs())
-        }
+        None => (direct(p, &mut spec, by_four), p.inputs()),
         Some(parts) => {
             (spec.product, spec.out) = (parts.view.dtype, parts.view.dtype);
             spec.store.by_four = by_four && columns.is_multiple_of(4);

@@ -28,7 +28,10 @@ pub use generate::{Access, DotSpec, EpilogueSpec, LANES, LaneTile, Load, Store, 
 pub use generate_matrix::{Bounds, MatrixTile, Planes, SplitSpec, SplitStage};
 pub use generate_vectors::VectorTile;
 pub use image::{Image, ImageAxis};
-pub use launch::{Choice, Epilogue, Matrix, MergedAxes, Outline, Product, product, product_as, product_of_image};
+pub use launch::{
+    Choice, Epilogue, Matrix, MergedAxes, Outline, Product, pair_as, product, product_as, product_of_image,
+    product_pair,
+};
 pub use matrix::{Form, InPlace, Prepared, prepare};
 
 /// Constants that are 0 or 1, by their place.
@@ -54,6 +57,7 @@ impl KernelSpec for DotSpec {
             Tiling::Narrow => "narrow".to_string(),
             Tiling::Tiled(tile) => format!("{}x{}", tile.rows, tile.columns),
             Tiling::Lanes(tile) => format!("lanes_{}x{}", tile.rows, tile.columns()),
+            Tiling::Vectors(tile) if tile.pair => format!("vectors_{}_pair", tile.count),
             Tiling::Vectors(tile) => format!("vectors_{}", tile.count),
             Tiling::Matrix(tile) => format!("matrix_{}x{}", tile.rows, tile.columns),
         };
@@ -110,7 +114,8 @@ impl KernelSpec for DotSpec {
         let [a, b] = self.prologues.each_ref().map(|p| p.as_ref().map_or(0, |p| flops_of(&p.steps)));
         let of_a = multiplied(&[rows, depth, batches, a])?;
         let of_b = multiplied(&[columns, depth, batches, b])?;
-        let all = [multiplied(&[2, results, depth])?, multiplied(&[results, epilogue])?, of_a, of_b];
+        let products = 1 + u64::from(matches!(self.tiling, Tiling::Vectors(tile) if tile.pair));
+        let all = [multiplied(&[2 * products, results, depth])?, multiplied(&[results, epilogue])?, of_a, of_b];
         all.into_iter().try_fold(0u64, u64::checked_add)
     }
 

@@ -1,12 +1,14 @@
 //! Matrix products by every tile there is, not only by those that the model chooses on this device.
 
 use nx_vulkan_engine::kernels::dot::{
-    Choice, LANES, Matrix, MergedAxes, Product, Tile, Tiling, VectorTile, lane_tiles, product_as,
+    Choice, Epilogue, LANES, Matrix, MergedAxes, Product, Tile, Tiling, VectorTile, lane_tiles, pair_as, product_as,
 };
-use nx_vulkan_engine::program::Op;
 use nx_vulkan_engine::program::attribute::Axes;
+use nx_vulkan_engine::program::step::{Ref, Step};
+use nx_vulkan_engine::program::{Binary, Elementwise, Op};
 use nx_vulkan_engine::reference::{self, Array};
 use nx_vulkan_engine::{CType, Compile, DType, Tensor, Type, Value, View};
+use smallvec::smallvec;
 
 use super::values::{Range, operand};
 use super::{download, engine, finish, rng, upload};
@@ -56,13 +58,17 @@ impl Case {
         })
     }
 
-    fn run(&self, operands: &[Array; 2], choice: Choice) -> Array {
+    fn out(&self) -> Tensor {
         let shape = [self.batches, self.rows, self.columns];
         let line = self.columns + self.gap;
         let memory = Type::new(self.dtypes[2], &[self.batches, self.rows, line]);
         let memory = Tensor::uninitialized(engine(), &memory).unwrap();
         let view = View { shape: shape.as_slice().into(), ..memory.view().clone() };
-        let out = Tensor::new(memory.buffer().clone(), view).unwrap();
+        Tensor::new(memory.buffer().clone(), view).unwrap()
+    }
+
+    fn run(&self, operands: &[Array; 2], choice: Choice) -> Array {
+        let out = self.out();
         let p = Product {
             a: self.matrix(0, &operands[0]),
             b: self.matrix(1, &operands[1]),
@@ -206,6 +212,66 @@ fn products_by_vectors_have_the_same_bits() {
                 let got = other.run(&operands, Choice { tiling: Tiling::Vectors(tile), splits: 1 });
                 let got = if first { transposed(&got) } else { got };
                 assert!(mismatch(&got, std::slice::from_ref(&want), Bound::Exact).is_none(), "{other:?} by {tile:?}");
+            }
+        }
+    }
+    finish();
+}
+
+/// Two matrices by few vectors in one kernel: each product as it is alone, and steps on both.
+#[test]
+fn pairs_of_products_by_vectors_have_the_bits_of_each() {
+    let mut rng = rng(98);
+    let dtypes = [[DType::F32; 3], [DType::F16; 3], [DType::Bf16; 3], [DType::Bf16, DType::F32, DType::F32]];
+    for vectors in 1..=VectorTile::MOST_OF_PAIR {
+        for first in [false, true] {
+            let tiles = VectorTile::all(vectors, first).filter_map(|tile| Some((tile, tile.of_pair()?)));
+            for (round, (alone, tile)) in tiles.filter(|(_, tile)| tile.fits(engine().caps())).enumerate() {
+                let layout = vectors as usize + round;
+                let sides = [tile.rows().into(), tile.rows().into(), tile.block()];
+                let [rows, _, depth] = sizes(sides, !layout.is_multiple_of(3), &mut rng);
+                let case = Case {
+                    dtypes: dtypes[layout % 4],
+                    sum: CType::F32,
+                    batches: 1 + rng.below(2),
+                    rows: if first { vectors } else { rows },
+                    columns: if first { rows } else { vectors },
+                    depth,
+                    turned: [(layout / 2).is_multiple_of(2), rng.below(2) == 0],
+                    gap: rng.below(2) * 3,
+                    specials: layout % 4 == 3,
+                };
+                let operands = case.operands(&mut rng);
+                let place = usize::from(first);
+                let mut others = operands.clone();
+                others[place] = case.operands(&mut rng)[place].clone();
+                let wanted = [&operands, &others]
+                    .map(|operands| case.run(operands, Choice { tiling: Tiling::Vectors(alone), splits: 1 }));
+                let out = case.out();
+                let product = case.dtypes[2];
+                let difference = Step {
+                    op: Elementwise::Binary(Binary::Subtract),
+                    args: smallvec![Ref::Input(1), Ref::Input(0)],
+                    out: product,
+                };
+                let results = [(vec![], Ref::Input(0)), (vec![], Ref::Input(1)), (vec![difference], Ref::Result(0))];
+                for (k, (steps, result)) in results.iter().enumerate() {
+                    let epilogue = Some(Epilogue { dtype: product, inputs: &[], steps, result: *result });
+                    let [a, b] = [0, 1].map(|k| case.matrix(k, &operands[k]));
+                    let p = Product { a, b, out: &out, prologues: [None, None], epilogue };
+                    let beside = case.matrix(place, &others[place]);
+                    assert!(pair_as(engine(), &p, &beside, place, tile, Compile::Allowed).unwrap());
+                    let got = download(&out);
+                    let want = match wanted.get(k) {
+                        Some(want) => want.clone(),
+                        None => {
+                            let op = Op::Binary(Binary::Subtract);
+                            reference::evaluate(&op, &[wanted[1].clone(), wanted[0].clone()], &got.ty).unwrap()
+                        }
+                    };
+                    let wrong = mismatch(&got, &[want], Bound::Exact);
+                    assert!(wrong.is_none(), "result {k} of {case:?} by {tile:?}: {wrong:?}");
+                }
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Programs that people write, and how many kernels they take.
 
 use nx_vulkan_engine::program::attribute::Scalar;
-use nx_vulkan_engine::program::passes::optimize;
+use nx_vulkan_engine::program::passes::{Target, optimize};
 use nx_vulkan_engine::program::{Binary, Builder, Instruction, Op, Operand, Program, Reduction, Unary};
 use nx_vulkan_engine::reference::{self, Array};
 use nx_vulkan_engine::{DType, Type, Value};
@@ -18,7 +18,12 @@ pub fn ops(program: &Program) -> Vec<&'static str> {
 
 /// Checks the kernels of a program, and its results beside those of single ops.
 pub fn check(program: &Program, kernels: &[&str], outputs: usize) {
-    let optimized = optimize(program.clone(), &gpu()).unwrap();
+    check_for(&gpu(), program, kernels, outputs);
+}
+
+/// The same for another device.
+pub fn check_for(target: &Target, program: &Program, kernels: &[&str], outputs: usize) {
+    let optimized = optimize(program.clone(), target).unwrap();
     assert_eq!(ops(&optimized), kernels, "{optimized}");
     assert_eq!(optimized.outputs.len(), outputs);
     let mut rng = Rng(7);

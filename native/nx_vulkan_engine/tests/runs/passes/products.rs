@@ -6,7 +6,7 @@ use nx_vulkan_engine::program::{Binary, Builder, Op, Operand, Program, Reduction
 use nx_vulkan_engine::reference::Array;
 use nx_vulkan_engine::{DType, Tensor, Type, Value, eager};
 
-use super::known::{check, ops};
+use super::known::{check, check_for, ops};
 use super::{difference, download, engine, gpu, graphs, run, upload};
 use crate::common::{Rng, conv_3x3};
 
@@ -122,6 +122,42 @@ fn norms_of_sums_are_one_kernel_however_many_layers_add_to_them() {
         x = b.add(x, b.dot(norm, w));
     }
     check(&b.finish(&[x]).unwrap(), &vec!["fused"; 2 * layers], 1);
+}
+
+/// A gate and what it is multiplied with, of so many vectors, which are the rows or the columns of the products.
+fn gated(dtype: DType, [vectors, depth, columns]: [u64; 3], first: bool) -> (Builder, Operand, [Operand; 2]) {
+    let b = Builder::new();
+    let x = b.input(dtype, &[vectors, depth]);
+    let [gate, up] = [(); 2].map(|()| {
+        let w = b.input(dtype, &[depth, columns]);
+        if first { b.dot(x, w) } else { b.dot_axes([w, x], [&[0], &[1]], [&[], &[]]) }
+    });
+    let bias = if first { b.input(dtype, &[columns]) } else { b.input(dtype, &[columns, 1]) };
+    let silu = b.multiply(gate, b.sigmoid(gate));
+    let result = b.multiply(silu, b.add(up, bias));
+    (b, result, [gate, up])
+}
+
+#[test]
+fn products_of_few_vectors_with_two_matrices_are_one_kernel() {
+    // Where a copy of the matrices costs more than a launch: else they are put together.
+    let target = Target { short_bytes: 0, ..gpu() };
+    let few = [DType::Bf16, DType::F16].into_iter().flat_map(|dtype| [(dtype, 1), (dtype, 3)]);
+    for (k, (dtype, vectors)) in few.chain([(DType::F32, 2), (DType::F32, 4)]).enumerate() {
+        let (b, result, _) = gated(dtype, [vectors, 700, [64, 45][k % 2]], k % 3 > 0);
+        check_for(&target, &b.finish(&[result]).unwrap(), &["fused"], 1);
+    }
+    // One vector of f32 is a reduction, and more vectors are other tiles.
+    for (dtype, vectors) in [(DType::F32, 1), (DType::Bf16, 5), (DType::F64, 2)] {
+        let (b, result, _) = gated(dtype, [vectors, 70, 64], true);
+        check_for(&target, &b.finish(&[result]).unwrap(), &["dot", "fused"], 1);
+    }
+    // What else is read is stored.
+    for k in 0..2 {
+        let (b, result, products) = gated(DType::Bf16, [1, 700, 64], true);
+        let program = b.finish(&[result, products[k]]).unwrap();
+        assert_eq!(ops(&optimize(program, &target).unwrap()).len(), 2);
+    }
 }
 
 /// A layer whose activation a second one and the gradients of both read.

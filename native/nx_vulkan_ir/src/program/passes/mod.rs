@@ -16,6 +16,7 @@ mod known_comparisons;
 mod loop_fuel;
 mod number_types;
 mod padding_to_choice;
+mod pairs;
 mod predicate_loops;
 mod prologue;
 mod puts;
@@ -49,9 +50,9 @@ pub fn apart(body: &Program, target: &Target) -> Result<Program> {
     checked(fuse::apart(body, target)?)
 }
 
-/// Attention in kernels of its parts.
+/// Attention, or two products side by side, in kernels of their parts.
 pub fn composed(body: &Program, target: &Target) -> Result<Program> {
-    fused(body.clone(), &Target { heads: Heads::default(), ..*target })
+    fused(body.clone(), &Target { heads: Heads::default(), paired_vectors: 0, ..*target })
 }
 
 /// A fused op's body in kernels as the target says.
@@ -178,6 +179,7 @@ fn fused(mut program: Program, target: &Target) -> Result<Program> {
     program = checked(dce::run(&cse::run(&program)?)?)?;
     program = checked(recompute::run(&program, target)?)?;
     program = checked(epilogue::run(&program, target)?)?;
+    program = checked(pairs::run(&program, target)?)?;
     program = checked(prologue::run(&program, target)?)?;
     checked(puts::run(&program, target)?)
 }

@@ -32,6 +32,8 @@ pub struct Target {
     pub half_units: bool,
     /// What attention becomes one kernel.
     pub heads: Heads,
+    /// The most vectors that one kernel multiplies with two matrices; 0 where none does.
+    pub paired_vectors: u64,
     /// Whether groups of ops become one kernel each.
     pub fusion: bool,
     /// Whether small loops and runs of small ops become kernels of one workgroup.
