@@ -118,6 +118,26 @@ fn small_log_densities_are_one_kernel() {
     }
 }
 
+/// A norm between products: one kernel of rows, and the product's takes bias and residual in.
+#[test]
+fn what_fusion_makes_one_kernel_of_needs_no_workgroup() {
+    let columns = 768;
+    let b = Builder::new();
+    let (x, residual) = (b.input(DType::F32, &[1, columns]), b.input(DType::F32, &[1, columns]));
+    let (w, bias) = (b.input(DType::F32, &[columns, columns]), b.input(DType::F32, &[columns]));
+    let sum = b.add(b.add(b.dot(x, w), bias), residual);
+    let mean = |x| b.divide(b.reduce(Reduction::Sum, x, &[1], true), columns as f64);
+    let centred = b.subtract(sum, mean(sum));
+    let norm = b.multiply(centred, b.rsqrt(b.add(mean(b.multiply(centred, centred)), 1e-5)));
+    let next = b.add(sum, b.dot(norm, w));
+    let program = b.finish(&[next]).unwrap();
+    assert_eq!(ops(&optimize(program.clone(), &target(DeviceKind::Discrete)).unwrap()), ["fused"; 3]);
+    let mut rng = Rng(29);
+    let small = |ty: &Type| Array::new(ty, (0..ty.elements()).map(|_| Value::Float(rng.below(99) as f64 / 99.0 - 0.5)));
+    let inputs: Vec<Array> = program.inputs.iter().map(small).collect();
+    check(&program, DeviceKind::Discrete, &["fused"; 3], &inputs, 1e-4);
+}
+
 #[test]
 fn large_ops_between_small_ones_do_not_part_them() {
     let b = Builder::new();

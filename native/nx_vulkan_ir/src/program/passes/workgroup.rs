@@ -9,6 +9,7 @@ use super::target::{Saving, Target};
 use super::{loop_fuel, unroll};
 use crate::program::attribute::Scalar;
 use crate::program::counted::Trips;
+use crate::program::fused::Plan;
 use crate::program::ops::PHASE_WORK;
 use crate::program::workgroup::{keeps_digits, supports_op, work};
 use crate::program::{Binary, Instruction, Loop, Op, Operand, Program};
@@ -248,9 +249,12 @@ fn regions(program: &Program, target: &Target) -> Result<Program> {
         }
         // What is left after its last reduction is one dispatch more.
         if saved >= 2 && total <= saved * dispatch_work && operand_count(program, at, end) <= MAX_OPERANDS {
-            region(program, at, end, &mut new)?;
-            at = end;
-            continue;
+            let region = Region::of(program, at, end, &new)?;
+            if !(target.fusion && region.is_one_kernel(target)) {
+                region.put(&mut new);
+                at = end;
+                continue;
+            }
         }
         for instruction in &program.instructions[at..end.max(at + 1)] {
             let operands = new.operands(instruction)?;
@@ -268,51 +272,74 @@ fn operand_count(program: &Program, at: usize, end: usize) -> usize {
         + inside.iter().flat_map(|i| &i.operands).collect::<HashSet<_>>().len()
 }
 
-/// Instructions `at .. end` as one.
-fn region(program: &Program, at: usize, end: usize, new: &mut Rewriter) -> Result<()> {
-    let count = |range: &[Instruction]| range.iter().map(|i| i.outs.len() as u32).sum::<u32>();
-    let first = count(&program.instructions[..at]);
-    let last = first + count(&program.instructions[at..end]);
-    let mut inner = Program::default();
-    let mut captured: HashMap<Operand, u32> = HashMap::new();
-    let mut operands: SmallVec<[Operand; 3]> = smallvec![];
-    for instruction in &program.instructions[at..end] {
-        let mut copy = instruction.clone();
-        for operand in &mut copy.operands {
-            *operand = match *operand {
-                Operand::Result(r) if r >= first => Operand::Result(r - first),
-                outside => {
-                    let moved = new.operand(outside)?;
-                    let number = captured.len() as u32;
-                    let input = *captured.entry(moved).or_insert(number);
-                    if input == number {
-                        inner.inputs.push(new.ty(moved)?.clone());
-                        operands.push(moved);
+/// Neighbouring instructions as a program.
+struct Region {
+    inner: Program,
+    /// What it takes, in the new program.
+    operands: SmallVec<[Operand; 3]>,
+    /// Which of the instructions' results come out, and how many there are.
+    read: Vec<u32>,
+    results: u32,
+}
+
+impl Region {
+    /// Instructions `at .. end`.
+    fn of(program: &Program, at: usize, end: usize, new: &Rewriter) -> Result<Region> {
+        let count = |range: &[Instruction]| range.iter().map(|i| i.outs.len() as u32).sum::<u32>();
+        let first = count(&program.instructions[..at]);
+        let last = first + count(&program.instructions[at..end]);
+        let mut inner = Program::default();
+        let mut captured: HashMap<Operand, u32> = HashMap::new();
+        let mut operands: SmallVec<[Operand; 3]> = smallvec![];
+        for instruction in &program.instructions[at..end] {
+            let mut copy = instruction.clone();
+            for operand in &mut copy.operands {
+                *operand = match *operand {
+                    Operand::Result(r) if r >= first => Operand::Result(r - first),
+                    outside => {
+                        let moved = new.operand(outside)?;
+                        let number = captured.len() as u32;
+                        let input = *captured.entry(moved).or_insert(number);
+                        if input == number {
+                            inner.inputs.push(new.ty(moved)?.clone());
+                            operands.push(moved);
+                        }
+                        Operand::Input(input)
                     }
-                    Operand::Input(input)
-                }
-            };
+                };
+            }
+            inner.instructions.push(copy);
         }
-        inner.instructions.push(copy);
+        // What others read comes out.
+        let after = program.instructions[end..].iter().flat_map(|i| &i.operands).chain(&program.outputs);
+        let mut read: Vec<u32> = after
+            .filter_map(|operand| match *operand {
+                Operand::Result(r) if (first..last).contains(&r) => Some(r - first),
+                _ => None,
+            })
+            .collect();
+        read.sort_unstable();
+        read.dedup();
+        inner.outputs = read.iter().map(|&r| Operand::Result(r)).collect();
+        Ok(Region { inner, operands, read, results: last - first })
     }
-    // What others read comes out.
-    let after = program.instructions[end..].iter().flat_map(|i| &i.operands).chain(&program.outputs);
-    let mut read: Vec<u32> = after
-        .filter_map(|operand| match *operand {
-            Operand::Result(r) if (first..last).contains(&r) => Some(r - first),
-            _ => None,
-        })
-        .collect();
-    read.sort_unstable();
-    read.dedup();
-    inner.outputs = read.iter().map(|&r| Operand::Result(r)).collect();
-    let outs: SmallVec<[Type; 1]> = inner.output_types().into_iter().cloned().collect();
-    let results = new.push(Instruction { op: Op::Workgroup(Box::new(inner)), operands, outs });
-    let Operand::Result(start) = results else { return Ok(()) };
-    for r in 0..last - first {
-        // Results that nobody reads have no place; what asks for one would be wrong.
-        let place = read.iter().position(|&out| out == r).map_or(u32::MAX, |place| start + place as u32);
-        new.moved(Operand::Result(place));
+
+    /// Whether fusion makes one kernel of it, too, which shares out rows among workgroups, and whose first steps a
+    /// product's kernel may take.
+    fn is_one_kernel(&self, target: &Target) -> bool {
+        Plan::of(&self.inner).is_ok_and(|plan| plan.phases() > 0 && target.takes(&plan))
     }
-    Ok(())
+
+    /// Puts it into the new program, in one kernel.
+    fn put(self, new: &mut Rewriter) {
+        let Region { inner, operands, read, results } = self;
+        let outs: SmallVec<[Type; 1]> = inner.output_types().into_iter().cloned().collect();
+        let kernel = new.push(Instruction { op: Op::Workgroup(Box::new(inner)), operands, outs });
+        let Operand::Result(start) = kernel else { return };
+        for r in 0..results {
+            // Results that nobody reads have no place; what asks for one would be wrong.
+            let place = read.iter().position(|&out| out == r).map_or(u32::MAX, |place| start + place as u32);
+            new.moved(Operand::Result(place));
+        }
+    }
 }
