@@ -77,9 +77,10 @@ impl Pace {
         spare.min(LOOKS.into()) as u64
     }
 
-    /// Iterations that may be under way: one where each takes long.
+    /// Iterations that may be under way: one, which may be about to end, and as many as take the host's time.
     fn ahead(&self) -> u64 {
-        self.each().map_or(0, |each| 1 + (MOST_AHEAD.as_nanos() / each.as_nanos().max(1)).min(LOOKS.into()) as u64)
+        let behind = |each: Duration| MOST_AHEAD.as_nanos().div_ceil(each.as_nanos().max(1)).min(LOOKS.into());
+        self.each().map_or(0, |each| 1 + behind(each) as u64)
     }
 
     fn each(&self) -> Option<Duration> {
@@ -515,6 +516,16 @@ mod tests {
     use smallvec::smallvec;
 
     use super::*;
+
+    #[test]
+    fn the_device_has_work_while_the_host_finds_out() {
+        let ahead =
+            |ms: f64| Pace { iterations: 10, taken: Duration::from_secs_f64(ms / 100.0), ..Pace::default() }.ahead();
+        // Of iterations that take longer than the host, one more than that at which the device is.
+        assert_eq!([0.5, 1.0, 1.9, 2.1, 50.0].map(ahead), [5, 3, 3, 2, 2]);
+        assert_eq!(Pace::default().ahead(), 0);
+        assert_eq!(ahead(1e-6), 1 + LOOKS);
+    }
 
     #[test]
     fn states_are_kept_that_are_copied_whole_before_launches_write_them() {
