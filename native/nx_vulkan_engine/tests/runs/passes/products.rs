@@ -114,14 +114,18 @@ fn a_single_op_moves_in_and_a_product_read_twice_stays() {
 #[test]
 fn norms_of_sums_are_one_kernel_however_many_layers_add_to_them() {
     let (layers, columns) = (30, 16);
-    let b = Builder::new();
-    let (mut x, w) = (b.input(DType::F32, &[1, columns]), b.input(DType::F32, &[columns, columns]));
-    for _ in 0..layers {
-        let mean = b.divide(b.reduce(Reduction::Sum, b.multiply(x, x), &[1], true), columns as f64);
-        let norm = b.multiply(x, b.rsqrt(b.add(mean, 1e-6)));
-        x = b.add(x, b.dot(norm, w));
+    // With a mean, so many are a long program.
+    for is_centred in [false, true] {
+        let b = Builder::new();
+        let (mut x, w) = (b.input(DType::F32, &[1, columns]), b.input(DType::F32, &[columns, columns]));
+        let mean = |x| b.divide(b.reduce(Reduction::Sum, x, &[1], true), columns as f64);
+        for _ in 0..layers {
+            let centred = if is_centred { b.subtract(x, mean(x)) } else { x };
+            let norm = b.multiply(centred, b.rsqrt(b.add(mean(b.multiply(centred, centred)), 1e-6)));
+            x = b.add(x, b.dot(norm, w));
+        }
+        check(&b.finish(&[x]).unwrap(), &vec!["fused"; 2 * layers], 1);
     }
-    check(&b.finish(&[x]).unwrap(), &vec!["fused"; 2 * layers], 1);
 }
 
 /// A gate and what it is multiplied with, of so many vectors, which are the rows or the columns of the products.

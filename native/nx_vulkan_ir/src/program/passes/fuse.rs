@@ -9,12 +9,13 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, HashSet};
 use smallvec::SmallVec;
 
 use super::clusters::{Bodies, Cluster, Numbers};
+use super::quick::{MAX_COSTLY, MAX_QUICK, compiles_soon, cost};
 use super::rewrite::Rewriter;
 use super::target::{Saving, Target};
-use crate::program::fused::{Computed, MAX_STORES, Made, Plan, chosen, is_view};
+use crate::program::fused::{MAX_STORES, Plan, chosen, is_view};
 use crate::program::ops::keeps_bits;
 use crate::program::reductions::Reductions;
-use crate::program::{Binary, Elementwise, Instruction, Op, Operand, Program, epilogue};
+use crate::program::{Binary, Instruction, Op, Operand, Program, epilogue};
 use crate::{DType, Error, Result, Type};
 
 /// Groups that share an operand are compared in pairs up to this many.
@@ -25,17 +26,6 @@ const MAX_SMALL: u64 = 16;
 
 /// Costly small ops, and parts that are put into something small, from which a program is long.
 const MIN_LONG: usize = 64;
-
-/// Elements up to which an op is small.
-const MAX_QUICK: u64 = 1 << 14;
-
-/// What costly steps of a kernel of a long program take, in instructions: two functions, or a quotient and a root for each
-/// moment of Adam. And parts that it puts into something larger. lavapipe's compiler takes longer than in proportion: with
-/// four functions the gradient of 200 steps of a sine compiles for 4.1 s, with two for 1.9, with as many as fit for 96;
-/// 0.2 s for four parts, 6 s for 23.
-const MAX_COSTLY: u64 = 2 * FUNCTION;
-const FUNCTION: u64 = 24;
-const MAX_BOUNDED: usize = 4;
 
 /// Cheap steps after each other that are computed again in each of several kernels, or for several elements: memory
 /// takes less time for what more of them give.
@@ -50,30 +40,6 @@ const MAX_REPEATED: u64 = 2;
 
 /// Instructions that join a group at once, at most.
 const MAX_AT_ONCE: usize = 64;
-
-/// What a costly step counts: ops that are short otherwise have several words here.
-fn cost(op: Elementwise) -> u64 {
-    match op.instructions() {
-        0 | 1 => FUNCTION,
-        more => more.min(FUNCTION),
-    }
-}
-
-/// Whether a kernel of small ops compiles soon.
-fn is_small(plan: &Plan) -> bool {
-    if plan.elements() > MAX_QUICK {
-        return true;
-    }
-    let cost = |value: &Computed| match &value.made {
-        Made::Step(step) => {
-            let args: SmallVec<[DType; 3]> = step.args.iter().map(|&r| plan.dtype(r)).collect();
-            if step.op.is_cheap(&args, step.out) { 0 } else { cost(step.op) }
-        }
-        Made::Reduction { .. } => 0,
-    };
-    plan.values.iter().map(cost).sum::<u64>() <= MAX_COSTLY
-        && plan.loads.iter().filter(|load| load.bounded).count() <= MAX_BOUNDED
-}
 
 /// Whether a kernel keeps no more alive than its ops one by one do: it reads two large operands at most, as an op does
 /// that has one result.
@@ -698,7 +664,7 @@ impl<'a> Fusion<'a> {
     fn is_kernel(&self, group: &Cluster) -> bool {
         self.bodies.answer(group, |body| {
             (self.target.saving != Saving::Kernels || keeps_little(body))
-                && Plan::of(body).is_ok_and(|plan| self.takes(&plan) && (!self.is_long || is_small(&plan)))
+                && Plan::of(body).is_ok_and(|plan| self.takes(&plan) && (!self.is_long || compiles_soon(&plan)))
         })
     }
 

@@ -20,6 +20,7 @@ mod pairs;
 mod predicate_loops;
 mod prologue;
 mod puts;
+mod quick;
 mod recompute;
 mod rewrite;
 mod slices_last;
