@@ -68,7 +68,7 @@ pub fn put(call: &Call<'_>, found: &Put) -> Result<Option<Tensor>> {
     }
     // What is moved as it is keeps its bits.
     let mut element = Element::Typed(found.ty.dtype);
-    if plan.values.is_empty() {
+    if plan.values.is_empty() && matches!(store.value, Ref::Input(_)) {
         element = Element::raw(found.ty.dtype);
         inputs.iter_mut().take(loads.len()).for_each(|input| input.element = element);
     }

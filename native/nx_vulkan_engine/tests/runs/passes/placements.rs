@@ -363,6 +363,39 @@ fn what_is_put_where_an_operand_says_is_computed_there() {
     common::assert_valid(engine());
 }
 
+/// Numbers of every type, of which kernels have as many bits as they compute with.
+#[test]
+fn constants_are_put_where_an_operand_says() {
+    for dtype in [DType::F32, DType::Bf16, DType::F16, DType::F64, DType::S64, DType::U8] {
+        let program = |fuses: bool| {
+            let b = Builder::new();
+            let (a, start) = (b.input(dtype, &[9, 5]), b.input(DType::S32, &[]));
+            let rows = Type::new(dtype, &[2, 5]);
+            let number = if dtype.is_float() { Scalar::Float(f64::NEG_INFINITY) } else { Scalar::Int(7) };
+            let op = Op::PutSlice { starts: smallvec![None, Some(0)] };
+            let put = |b: &Builder, a: Operand, start: Operand| {
+                let row = b.push(Op::Constant(number), &[], &rows);
+                b.push(op.clone(), &[a, row, start], &Type::new(dtype, &[9, 5]))
+            };
+            if !fuses {
+                let result = put(&b, a, start);
+                return b.finish(&[result]).unwrap();
+            }
+            let body = Builder::new();
+            let operands = (body.input(dtype, &[9, 5]), body.input(DType::S32, &[]));
+            let result = put(&body, operands.0, operands.1);
+            let body = Op::Fused(Box::new(body.finish(&[result]).unwrap()));
+            let result = b.push(body, &[a, start], &Type::new(dtype, &[9, 5]));
+            b.finish(&[result]).unwrap()
+        };
+        let alone = program(false);
+        let mut inputs: Vec<_> = alone.inputs.iter().map(|ty| graphs::values(ty, &mut Rng(3))).collect();
+        inputs[1] = nx_vulkan_engine::reference::Array::new(&alone.inputs[1], [Value::Int(4)]);
+        assert_eq!(difference(&run(&program(true), &inputs)[0], &run(&alone, &inputs)[0]), None, "{dtype}");
+    }
+    common::assert_valid(engine());
+}
+
 /// A row that something else reads, too, and one that is as large as a prompt, are computed before.
 #[test]
 fn what_is_put_is_computed_before_where_it_is_read_twice_or_large() {
