@@ -1,8 +1,7 @@
 //! Fused ops that are attention: kernels of its own, or those of its parts.
 
-use super::call::{Call, Results};
+use super::call::{Call, Results, loaded, seen};
 use super::copies::contiguous;
-use super::fused::{loaded, seen};
 use super::movement;
 use crate::kernels::attention::{self, Gradients, Rows, Way};
 use crate::program::attention::{Attention, Factor};

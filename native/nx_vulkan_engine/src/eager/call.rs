@@ -7,9 +7,10 @@ use nx_vulkan_spirv::access::Element;
 use smallvec::{SmallVec, smallvec};
 
 use super::copies::contiguous;
-use crate::kernels::Compile;
 use crate::kernels::map::{Operand, Shapes, map};
 use crate::kernels::reduce::{Reduce, Target, reduce};
+use crate::kernels::{Compile, Loaded};
+use crate::program::fused::{Load, Seen, through};
 use crate::program::{Binary, Elementwise, Op, Reduction};
 use crate::{Engine, Error, Result, Tensor, Type, View};
 
@@ -24,6 +25,25 @@ pub(super) struct Call<'a> {
     pub operands: &'a [Tensor],
     pub out: &'a Type,
     pub compile: Compile,
+}
+
+/// An operand as the kernel reads it.
+pub(super) fn loaded(call: &Call<'_>, load: &Load) -> Result<Loaded> {
+    let (tensor, view) = seen(call, call.operand(load.operand as usize)?, &load.views)?;
+    Ok(match load.bounded {
+        true => Loaded::within(&tensor, view),
+        false => Loaded { tensor: tensor.with_view(view), bounds: None },
+    })
+}
+
+/// A tensor, or a copy of it where its strides need that, and what views show of it.
+pub(super) fn seen(call: &Call<'_>, tensor: &Tensor, views: &[Seen]) -> Result<(Tensor, View)> {
+    if let Some(view) = through(View::clone(&tensor.view), views) {
+        return Ok((tensor.clone(), view));
+    }
+    let copy = contiguous(call.engine, tensor, call.compile)?;
+    let view = through(View::clone(&copy.view), views);
+    Ok((copy, view.ok_or_else(|| call.invalid("views that need copies".into()))?))
 }
 
 impl<'a> Call<'a> {

@@ -2,10 +2,9 @@
 
 use nx_vulkan_ir::program::step::Ref;
 
-use super::call::Call;
+use super::call::{Call, loaded};
 use super::conv;
 use super::dot::{self, Then};
-use super::fused::loaded;
 use crate::program::epilogue::{Epilogue, Following};
 use crate::program::fused::through;
 use crate::program::pair::Pair;

@@ -5,8 +5,7 @@ use nx_vulkan_ir::program::step::{Ref, Step};
 use nx_vulkan_spirv::access::Element;
 use smallvec::{SmallVec, smallvec};
 
-use super::call::{Call, Results};
-use super::copies::contiguous;
+use super::call::{Call, Results, loaded};
 use super::program::run_instructions;
 use super::{attention, epilogue, halves, put};
 use crate::kernels::Loaded;
@@ -15,13 +14,13 @@ use crate::kernels::reduce::produce;
 use crate::kernels::rows::rows;
 use crate::program::attention::Attention;
 use crate::program::attention_gradient::AttentionGradient;
-use crate::program::fused::{Load, Made, Plan, Seen, through};
+use crate::program::fused::{Made, Plan};
 use crate::program::pair::Pair;
 use crate::program::put::Put;
 use crate::program::reductions::Reductions;
 use crate::program::{Program, passes};
 use crate::shape::contiguous_strides;
-use crate::{Result, Tensor, View};
+use crate::{Result, Tensor};
 
 /// Runs the body of a fused op.
 pub fn fused(call: &Call<'_>, body: &Program) -> Result<Results> {
@@ -95,25 +94,6 @@ fn one_by_one(call: &Call<'_>, body: &Program) -> Result<Results> {
 fn streams(call: &Call<'_>, plan: &Plan, what: &Reductions) -> bool {
     let model = call.engine.model();
     what.is_alone() || model.reductions.streams || !model.programs.rows.fit(plan)
-}
-
-/// An operand as the kernel reads it.
-pub(super) fn loaded(call: &Call<'_>, load: &Load) -> Result<Loaded> {
-    let (tensor, view) = seen(call, call.operand(load.operand as usize)?, &load.views)?;
-    Ok(match load.bounded {
-        true => Loaded::within(&tensor, view),
-        false => Loaded { tensor: tensor.with_view(view), bounds: None },
-    })
-}
-
-/// A tensor, or a copy of it where its strides need that, and what views show of it.
-pub(super) fn seen(call: &Call<'_>, tensor: &Tensor, views: &[Seen]) -> Result<(Tensor, View)> {
-    if let Some(view) = through(View::clone(&tensor.view), views) {
-        return Ok((tensor.clone(), view));
-    }
-    let copy = contiguous(call.engine, tensor, call.compile)?;
-    let view = through(View::clone(&copy.view), views);
-    Ok((copy, view.ok_or_else(|| call.invalid("views that need copies".into()))?))
 }
 
 fn mapped(call: &Call<'_>, plan: &Plan, loads: &[Loaded], results: &[Tensor]) -> Result<()> {

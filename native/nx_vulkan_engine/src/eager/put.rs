@@ -4,9 +4,8 @@ use nx_vulkan_ir::program::step::{Ref, Step};
 use nx_vulkan_spirv::access::Element;
 use smallvec::SmallVec;
 
-use super::call::Call;
+use super::call::{Call, loaded};
 use super::copies::copy;
-use super::fused::loaded;
 use crate::kernels::Loaded;
 use crate::kernels::map::{self, Operand};
 use crate::program::fused::Made;
