@@ -220,3 +220,33 @@ fn what_products_read_is_read_by_what_comes_after_it() {
     let optimized = optimize(masked_states(16), &target(Saving::Nothing)).unwrap();
     assert!(selects(&optimized).iter().any(|&count| count > 1), "{optimized}");
 }
+
+#[test]
+fn gradients_that_free_what_they_read_come_as_soon_as_they_can() {
+    // What looks like the gradient of logits is read for a bias and for weights after all else.
+    let b = Builder::new();
+    let (x, weights, bias) =
+        (b.input(DType::F32, &[32, 16]), b.input(DType::F32, &[16, 256]), b.input(DType::F32, &[256]));
+    let gradient = b.sin(b.add(b.dot(x, weights), b.broadcast(bias, &[32, 256])));
+    let mut state = b.dot_axes([gradient, weights], [&[1], &[1]], [&[], &[]]);
+    let layer = b.input(DType::F32, &[16, 16]);
+    for _ in 0..6 {
+        state = b.tanh(b.dot(state, layer));
+    }
+    let by_weights = b.dot_axes([x, b.reshape(gradient, &[32, 256])], [&[0], &[0]], [&[], &[]]);
+    let by_bias = b.sum(gradient, &[0]);
+    let program = b.finish(&[state, by_weights, by_bias]).unwrap();
+    let of_all = target(Saving::Nothing);
+    let large = Joins { read_bytes: 1 << 12, ..of_all.joins };
+    let optimized = optimize(program.clone(), &Target { joins: large, ..of_all }).unwrap();
+    let shapes: Vec<&[u64]> =
+        optimized.instructions.iter().flat_map(|i| i.outs.iter().map(|out| &out.shape[..])).collect();
+    let at = |shape: &[u64]| shapes.iter().position(|other| *other == shape).unwrap();
+    let last_layer = shapes.iter().rposition(|shape| *shape == [32, 16]).unwrap();
+    assert!(at(&[16, 256]) + 4 < last_layer && at(&[256]) + 4 < last_layer, "{optimized}");
+    let number = |i: usize| Value::Float((i as f64 * 0.7391).sin() / 8.0);
+    let inputs = program.inputs.iter().map(|ty| Array::new(ty, (0..ty.elements() as usize).map(number)));
+    let inputs: Vec<Array> = inputs.collect();
+    let [before, after] = [&program, &optimized].map(|program| reference::run(program, &inputs).unwrap());
+    assert!(before == after);
+}

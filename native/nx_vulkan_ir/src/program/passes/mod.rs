@@ -182,5 +182,6 @@ fn fused(mut program: Program, target: &Target) -> Result<Program> {
     program = checked(epilogue::run(&program, target)?)?;
     program = checked(pairs::run(&program, target)?)?;
     program = checked(prologue::run(&program, target)?)?;
-    checked(puts::run(&program, target)?)
+    program = checked(puts::run(&program, target)?)?;
+    checked(recompute::in_order(&program, target)?)
 }

@@ -4,6 +4,7 @@
 
 mod launches;
 mod lives;
+mod order;
 mod readers;
 
 use super::dce;
@@ -17,4 +18,9 @@ pub fn run(program: &Program, target: &Target) -> Result<Program> {
     }
     // What is read late alone is stored by what makes it again.
     dce::run_within(&launches::run(&readers::run(program, target)?, target)?)
+}
+
+/// The same in an order in which large results are there as long as it takes to read them.
+pub fn in_order(program: &Program, target: &Target) -> Result<Program> {
+    order::run(program, target)
 }
