@@ -310,8 +310,8 @@ impl Engine {
         Ok(Arc::new(Buffer::new(block, size_bytes, Arc::clone(&self.core.pool))))
     }
 
-    /// Buffers with undefined contents that lie one behind the other, each at the next multiple of 256 bytes. Their memory
-    /// serves others of this kind once all of them are gone.
+    /// Buffers with undefined contents that lie one behind the other, each at the next multiple of 256 bytes. Their
+    /// memory serves others of this kind once all of them are gone.
     ///
     /// # Errors
     /// Those of [`Engine::alloc`].

@@ -40,7 +40,8 @@ pub(super) struct Places {
     pub within: HashMap<u32, (u32, u64)>,
     /// Donated inputs, and the results that may have their memory.
     pub donated: BTreeMap<u32, u32>,
-    /// Results that lie one behind the other in one piece of memory: the first of them, and where each begins behind it.
+    /// Results that lie one behind the other in one piece of memory: the first of them, and where each begins behind
+    /// it.
     pub together: BTreeMap<u32, (u32, u64)>,
 }
 
@@ -93,7 +94,8 @@ pub(super) struct Chain {
     span: Span,
 }
 
-/// An arena from which on it is worth it to have results in one piece of memory, and the part of it that this has to save.
+/// An arena from which on it is worth it to have results in one piece of memory, and the part of it that this has to
+/// save.
 const MUCH_ARENA_BYTES: u64 = 32 << 20;
 const LEAST_SAVED: u64 = 8;
 
@@ -205,8 +207,8 @@ impl<F: Fn(u32) -> Role> Buffers<'_, F> {
     }
 
     /// Places for buffers that are needed at the same level beside each other, the largest first, each as low as it
-    /// fits: in memory of results as long as nothing needs those, or else in the arena. Where the arena is smaller by much
-    /// for it, results lie together, so that what is larger than one of them fits.
+    /// fits: in memory of results as long as nothing needs those, or else in the arena. Where the arena is smaller by
+    /// much for it, results lie together, so that what is larger than one of them fits.
     pub fn lay_out(&self, chains: &[Chain]) -> Places {
         let apart = self.places(chains, 0);
         if apart.arena_bytes < MUCH_ARENA_BYTES || self.together_bytes == 0 {

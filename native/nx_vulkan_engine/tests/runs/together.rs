@@ -1,5 +1,5 @@
-//! Results in one piece of memory, in which lies before what is larger than one of them: the bits of the ops one by one,
-//! and each result as long as somebody holds it.
+//! Results in one piece of memory, in which lies before what is larger than one of them: the bits of the ops one by
+//! one, and each result as long as somebody holds it.
 
 use nx_vulkan_engine::program::{Builder, Operand, Program};
 use nx_vulkan_engine::{Compile, DType, Engine, Executable, Tensor};

@@ -32,7 +32,8 @@ fn of_executable(engine: &Arc<Engine>, recording: &Recording) -> Result<Vec<Tens
 }
 
 /// Whose bits depend on the device (guides/numerics.md): small products of f32 are summed in f64, fewer where it is
-/// lowered, and the last bits of f64 functions and products depend on whether fma rounds once, which lavapipe's does not.
+/// lowered, and the last bits of f64 functions and products depend on whether fma rounds once, which lavapipe's does
+/// not.
 const DEVICES_DIFFER: [&str; 8] =
     ["cnn_step", "digits_step", "mlp_large_step", "conv_f64", "dot_f64", "solvers_f64", "unary_erf", "unary_tan"];
 

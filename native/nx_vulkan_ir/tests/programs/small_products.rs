@@ -264,8 +264,8 @@ fn states_before_and_after_steps_are_stacked_once() {
     assert_eq!(states([4, 64], &|b, states| vec![read(b, stack(b, &states[4..], 1))]), [(1, 2)]);
 }
 
-/// Steps of a cell whose gates see the state by a product, and inputs and biases by sums; what looks like gradients reads
-/// the gates' operands again, after all steps.
+/// Steps of a cell whose gates see the state by a product, and inputs and biases by sums; what looks like gradients
+/// reads the gates' operands again, after all steps.
 fn gated(dtype: DType, other: impl Fn(&Builder, usize, Operand, Operand) -> Operand) -> Program {
     const ROWS: u64 = 48;
     let b = Builder::new();

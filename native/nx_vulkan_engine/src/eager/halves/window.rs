@@ -37,8 +37,8 @@ impl Cut<'_> {
         Ok(part)
     }
 
-    /// The first operand with the second in it; none along axes whose places are no numbers of 32 bits, as those would take
-    /// too much memory.
+    /// The first operand with the second in it; none along axes whose places are no numbers of 32 bits, as those would
+    /// take too much memory.
     pub(super) fn put_slice(&self, starts: &[Option<i64>], out: &Type) -> Result<Option<Tensor>> {
         let (a, slice) = (&self.operands[0], &self.operands[1]);
         let dtype = DType::U32;

@@ -109,8 +109,8 @@ fn all_results(op: &Op, operands: &[Tensor], outs: &[Type]) -> Result<Vec<Tensor
     Ok(results)
 }
 
-/// Whether two devices may give results other bits: products, transforms and factorizations choose among algorithms, and
-/// last digits of functions are others where fma rounds twice.
+/// Whether two devices may give results other bits: products, transforms and factorizations choose among algorithms,
+/// and last digits of functions are others where fma rounds twice.
 fn may_differ(op: &Op, operands: &[DType], out: DType, modes: &[FloatModes; 2]) -> bool {
     if let Op::Fused(program) | Op::Workgroup(program) = op {
         return program.instructions.iter().any(|inner| {

@@ -152,28 +152,33 @@ fn products_by_all_f64_tiles() {
     all_tiles(CType::F64, 91);
 }
 
+/// A product by vectors for a tile, in the types, sizes and layout of a number.
+fn by_vectors(tile: VectorTile, vectors: u64, first: bool, layout: usize, rng: &mut Rng) -> Case {
+    let dtypes = [[DType::F32; 3], [DType::F16; 3], [DType::Bf16; 3], [DType::Bf16, DType::F32, DType::F32]];
+    let sides = [tile.rows().into(), tile.rows().into(), tile.block()];
+    let [rows, _, depth] = sizes(sides, !layout.is_multiple_of(3), rng);
+    Case {
+        dtypes: dtypes[layout % 4],
+        sum: CType::F32,
+        batches: 1 + rng.below(2),
+        rows: if first { vectors } else { rows },
+        columns: if first { rows } else { vectors },
+        depth,
+        turned: [(layout / 2).is_multiple_of(2), rng.below(2) == 0],
+        gap: rng.below(2) * 3,
+        specials: layout % 4 == 3,
+    }
+}
+
 /// A matrix by every number of vectors, which are the columns or the rows of the product, in each layout.
 #[test]
 fn products_by_vectors() {
     let mut rng = rng(96);
-    let dtypes = [[DType::F32; 3], [DType::F16; 3], [DType::Bf16; 3], [DType::Bf16, DType::F32, DType::F32]];
     for vectors in 1..=VectorTile::MOST {
         for first in [false, true] {
             for (round, tile) in VectorTile::all(vectors, first).filter(|tile| tile.fits(engine().caps())).enumerate() {
                 let layout = vectors as usize + round;
-                let sides = [tile.rows().into(), tile.rows().into(), tile.block()];
-                let [rows, _, depth] = sizes(sides, !layout.is_multiple_of(3), &mut rng);
-                let case = Case {
-                    dtypes: dtypes[layout % 4],
-                    sum: CType::F32,
-                    batches: 1 + rng.below(2),
-                    rows: if first { vectors } else { rows },
-                    columns: if first { rows } else { vectors },
-                    depth,
-                    turned: [(layout / 2).is_multiple_of(2), rng.below(2) == 0],
-                    gap: rng.below(2) * 3,
-                    specials: layout % 4 == 3,
-                };
+                let case = by_vectors(tile, vectors, first, layout, &mut rng);
                 case.check(Choice { tiling: Tiling::Vectors(tile), splits: 1 + layout as u64 % 3 }, &mut rng);
             }
         }
@@ -222,25 +227,12 @@ fn products_by_vectors_have_the_same_bits() {
 #[test]
 fn pairs_of_products_by_vectors_have_the_bits_of_each() {
     let mut rng = rng(98);
-    let dtypes = [[DType::F32; 3], [DType::F16; 3], [DType::Bf16; 3], [DType::Bf16, DType::F32, DType::F32]];
     for vectors in 1..=VectorTile::MOST_OF_PAIR {
         for first in [false, true] {
             let tiles = VectorTile::all(vectors, first).filter_map(|tile| Some((tile, tile.of_pair()?)));
             for (round, (alone, tile)) in tiles.filter(|(_, tile)| tile.fits(engine().caps())).enumerate() {
                 let layout = vectors as usize + round;
-                let sides = [tile.rows().into(), tile.rows().into(), tile.block()];
-                let [rows, _, depth] = sizes(sides, !layout.is_multiple_of(3), &mut rng);
-                let case = Case {
-                    dtypes: dtypes[layout % 4],
-                    sum: CType::F32,
-                    batches: 1 + rng.below(2),
-                    rows: if first { vectors } else { rows },
-                    columns: if first { rows } else { vectors },
-                    depth,
-                    turned: [(layout / 2).is_multiple_of(2), rng.below(2) == 0],
-                    gap: rng.below(2) * 3,
-                    specials: layout % 4 == 3,
-                };
+                let case = by_vectors(tile, vectors, first, layout, &mut rng);
                 let operands = case.operands(&mut rng);
                 let place = usize::from(first);
                 let mut others = operands.clone();

@@ -157,8 +157,8 @@ impl<'a> Fusion<'a> {
         }
         for at in 0..count {
             // What others would compute too often lies in memory, and so do what no kernel of these reads and what a
-            // product's kernel stores for several. Where that is not little, steps behind it are counted with those before,
-            // or kernels would compute long chains again, and keep what these read.
+            // product's kernel stores for several. Where that is not little, steps behind it are counted with those
+            // before, or kernels would compute long chains again, and keep what these read.
             let is_little = |at: usize| fusion.own_and_read_bytes(at).0 < target.joins.read_bytes / LEAST_READ;
             let is_computed = |&source: &usize| {
                 let is_stored = fusion.outside[source]

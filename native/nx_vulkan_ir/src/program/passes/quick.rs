@@ -9,10 +9,10 @@ use crate::program::fused::{Computed, Made, Plan};
 /// Elements up to which an op is small.
 pub const MAX_QUICK: u64 = 1 << 14;
 
-/// What costly steps of a kernel of a long program take, in instructions: two functions, or a quotient and a root for each
-/// moment of Adam; as much again is done once for a row, whose code stands once. And parts that it puts into something
-/// larger. lavapipe's compiler takes longer than in proportion: with four functions the gradient of 200 steps of a sine
-/// compiles for 4.1 s, with two for 1.9, with as many as fit for 96; 0.2 s for four parts, 6 s for 23.
+/// What costly steps of a kernel of a long program take, in instructions: two functions, or a quotient and a root for
+/// each moment of Adam; as much again is done once for a row, whose code stands once. And parts that it puts into
+/// something larger. lavapipe's compiler takes longer than in proportion: with four functions the gradient of 200 steps
+/// of a sine compiles for 4.1 s, with two for 1.9, with as many as fit for 96; 0.2 s for four parts, 6 s for 23.
 pub const MAX_COSTLY: u64 = 2 * FUNCTION;
 const FUNCTION: u64 = 24;
 const MAX_BOUNDED: usize = 4;

@@ -7,6 +7,9 @@ mod lives;
 mod order;
 mod readers;
 
+/// Puts instructions in an order in which large results are there as long as it takes to read them.
+pub use order::run as in_order;
+
 use super::dce;
 use super::target::Target;
 use crate::Result;
@@ -18,9 +21,4 @@ pub fn run(program: &Program, target: &Target) -> Result<Program> {
     }
     // What is read late alone is stored by what makes it again.
     dce::run_within(&launches::run(&readers::run(program, target)?, target)?)
-}
-
-/// The same in an order in which large results are there as long as it takes to read them.
-pub fn in_order(program: &Program, target: &Target) -> Result<Program> {
-    order::run(program, target)
 }

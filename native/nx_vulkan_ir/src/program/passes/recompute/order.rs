@@ -1,5 +1,5 @@
-//! Puts what reads a large result last, and makes less, as early as it can be: gradients by weights, which a program may
-//! have after the gradients of all layers before.
+//! Puts what reads a large result last, and makes less, as early as it can be: gradients by weights, which a program
+//! may have after the gradients of all layers before.
 
 use super::lives::Lives;
 use crate::Result;

@@ -4,7 +4,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{Reader, beside, part_of};
+use super::{Reader, beside, part_of, together};
 use crate::program::passes::rewrite::Rewriter;
 use crate::program::{Instruction, Op, Operand, Program};
 use crate::{DType, Result, Type};
@@ -35,35 +35,14 @@ pub fn run(program: &Program) -> Result<Program> {
         columns.others.put_together(&mut |parts| is_worth_it &= uses[parts] >= FEWEST_PRODUCTS);
         is_worth_it
     });
-    let parts = found.iter().enumerate().flat_map(|(i, columns)| columns.steps.iter().map(move |&at| (at, i)));
-    let parts: HashMap<usize, usize> = parts.collect();
-    let mut wholes: Vec<Option<Operand>> = vec![None; found.len()];
-    let mut new = Rewriter::new(program);
-    for (at, old) in program.instructions.iter().enumerate() {
-        let Some(&i) = parts.get(&at) else {
-            let operands = new.operands(old)?;
-            new.replace(Instruction { operands, ..old.clone() });
-            continue;
-        };
-        let columns = &found[i];
-        let whole = match wholes[i] {
-            Some(whole) => whole,
-            None => columns.emit(&mut new, old)?,
-        };
-        wholes[i] = Some(whole);
-        let k = columns.steps.iter().position(|&step| step == at).unwrap_or(0);
-        let part = part_of(&mut new, whole, 1, columns.starts[k], old.outs[0].shape[1])?;
-        new.moved(part);
-    }
-    new.finish(program)
+    let members: Vec<&[usize]> = found.iter().map(|columns| &columns.steps[..]).collect();
+    together(program, &members, 1, |new, columns, first| found[columns].emit(new, first))
 }
 
 /// The same step on all parts of a product's columns.
 struct Columns {
     product: Operand,
-    /// Where each part begins, in their order.
-    starts: Vec<u64>,
-    /// The instruction that takes each.
+    /// The instruction that takes each part, in the order of the columns.
     steps: Vec<usize>,
     /// Which of its operands the part is.
     place: usize,
@@ -135,8 +114,7 @@ impl Reader<'_> {
         let other = |&at: &usize| self.program.instructions[at].operands.get(1 - place).copied();
         let others: Vec<Operand> = steps.iter().map(other).collect::<Option<_>>()?;
         let others = self.beside(&others, &spans, rows, before)?;
-        let starts = spans.iter().map(|&(start, _)| start).collect();
-        Some(Columns { product, starts, steps, place, others })
+        Some(Columns { product, steps, place, others })
     }
 
     fn width(&self, operand: Operand) -> Option<u64> {
@@ -163,8 +141,8 @@ impl Reader<'_> {
         view.and_then(|(_, view)| view.operands.first().copied()).unwrap_or(operand)
     }
 
-    /// What belongs to the parts of columns that begin and are as wide as `spans` say, beside each other, made of what is
-    /// there before an instruction.
+    /// What belongs to the parts of columns that begin and are as wide as `spans` say, beside each other, made of what
+    /// is there before an instruction.
     fn beside(&self, parts: &[Operand], spans: &[(u64, u64)], rows: u64, before: usize) -> Option<Beside> {
         let parts: Vec<Operand> = parts.iter().map(|&part| self.row(part)).collect();
         let &first = parts.first()?;
