@@ -45,8 +45,8 @@ pub enum Error {
 
     /// No way to run a function takes as little memory as it may.
     #[error(
-        "a run takes {needed_bytes} bytes at least besides its arguments, and the option memory allows {budget_bytes}: allow more, or give it \
-         smaller batches"
+        "a run takes {needed_bytes} bytes at least besides its arguments, and the option memory, or what the device has \
+         beside them, allows {budget_bytes}: allow more, or give it smaller batches"
     )]
     OverBudget { needed_bytes: u64, budget_bytes: u64 },
 

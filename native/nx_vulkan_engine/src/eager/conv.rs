@@ -7,6 +7,7 @@ use nx_vulkan_spirv::access::Element;
 use smallvec::{SmallVec, smallvec};
 
 mod in_place;
+mod phases;
 
 use super::call::Call;
 use super::dot::{self, Then};
@@ -61,7 +62,11 @@ pub fn conv(call: &Call<'_>, op: &Conv, prologues: [Option<Prologue>; 2], then: 
         sizes: &sizes,
         prologues,
     };
-    convolution.run(&split_output(&result)?)?;
+    let output = &split_output(&result)?;
+    match convolution.phases() {
+        Some(phases) => convolution.run_phases(&phases, output)?,
+        None => convolution.run(output)?,
+    }
     Ok(result)
 }
 
@@ -128,6 +133,7 @@ struct Part {
 }
 
 /// One convolution: the split input, and the kernel as groups, filters, channels and space.
+#[derive(Clone)]
 struct Convolution<'c> {
     call: &'c Call<'c>,
     op: &'c Conv,

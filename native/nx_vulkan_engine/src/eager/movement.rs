@@ -65,11 +65,11 @@ fn place(call: &Call<'_>, map: &IndexMap, operands: &[Tensor], result: &Tensor) 
         starts(part).next().is_none() && from.is_none_or(|(_, to)| has_own_words(&to))
     };
     let are_apart = || result.view.dtype.size_bytes() >= 4 || map.parts.iter().all(is_apart);
-    if map.parts.len() > 1 && are_apart() { in_parts(copy_all) } else { copy_all() }
+    if map.parts.len() > 1 && are_apart() { in_parts(&result.buffer, copy_all) } else { copy_all() }
 }
 
 /// Whether no neighbour of what lies there shares a word with it.
-fn has_own_words(to: &View) -> bool {
+pub fn has_own_words(to: &View) -> bool {
     let is_whole = |elements: u64| (elements * to.dtype.size_bytes()).is_multiple_of(4);
     let [rows @ .., last] = &to.strides[..] else { return false };
     let columns = to.shape.last().copied().unwrap_or(0);

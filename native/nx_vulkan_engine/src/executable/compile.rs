@@ -7,6 +7,7 @@ use nx_vulkan_device::capture::{Command, Place};
 use nx_vulkan_device::memory::Buffer;
 
 use super::arena::Role;
+use super::peak::bytes_of;
 use super::schedule::{Room, Schedule, schedule};
 use super::{ALIGN_BYTES, Batch, Donation, Executable, Life, Memory, Own, Step, Value, Work};
 use crate::eager::{self, Compile};
@@ -27,6 +28,9 @@ const MANY_KERNELS: usize = 16;
 
 /// Arenas up to this take too little memory to be worth a launch more: a GPU has thousands of them.
 const SMALL_ARENA_BYTES: u64 = 1 << 20;
+
+/// The part of the device's memory that is left to gaps between tensors and to others.
+const GAPS: u64 = 16;
 
 /// Steps while their buffers have numbers only.
 enum Draft {
@@ -64,11 +68,26 @@ impl Executable {
         Executable::compile_donating(engine, program, &[])
     }
 
-    /// The same where the inputs for which `donated` is true may become results, see [`Executable::run_donating`].
+    /// The same where the inputs for which `donated` is true may become results, see [`Executable::run_donating`]. What
+    /// takes more memory than the device has beside the inputs is compiled as [`Executable::compile_within`] does.
     ///
     /// # Errors
-    /// Those of [`Executable::compile`].
+    /// Those of [`Executable::compile`], and `OverBudget` where no way fits into the device.
     pub fn compile_donating(engine: &Arc<Engine>, program: Program, donated: &[bool]) -> Result<Executable> {
+        let device_bytes = engine.budget_bytes() - engine.budget_bytes() / GAPS;
+        let left_bytes = device_bytes.saturating_sub(bytes_of(&program.inputs));
+        let fastest = Executable::compile_fastest(engine, program.clone(), donated)?;
+        if fastest.peak_bytes() <= left_bytes {
+            return Ok(fastest);
+        }
+        match Executable::compile_within(engine, program, donated, left_bytes) {
+            // What lies in the host's memory may do.
+            Err(Error::OverBudget { .. }) if fastest.summary().arena_bytes <= engine.largest_bytes() => Ok(fastest),
+            other => other,
+        }
+    }
+
+    fn compile_fastest(engine: &Arc<Engine>, program: Program, donated: &[bool]) -> Result<Executable> {
         let enough_bytes = enough_bytes(&program);
         let compiled = |program: Program, saving: Saving, shares_copies: bool| {
             let program = optimize(program, &Target { saving, ..engine.target() })?;

@@ -13,7 +13,7 @@ use crate::Type;
 const WORKSPACE: (u64, u64) = (10, 3);
 
 /// What buffers of these types take.
-fn bytes_of<'t>(types: impl IntoIterator<Item = &'t Type>) -> u64 {
+pub(super) fn bytes_of<'t>(types: impl IntoIterator<Item = &'t Type>) -> u64 {
     types.into_iter().fold(0, |sum, ty| sum.saturating_add(reserved_bytes(ty.size_bytes())))
 }
 

