@@ -152,8 +152,9 @@ defmodule Nx.Vulkan do
   Of a function of any number of arguments it makes one with the same values, for numerical definitions. What the
   function computes on its way is not kept for the gradient: the backward pass computes it again, from the arguments and
   from what the function captured, once the gradient of its results is there. Gradients are the same, but for the last
-  digit where Nx would have moved a constant factor through the function. Random numbers are the same, too, since keys
-  are arguments like others. Hooks are called again.
+  digit where Nx would have moved a constant factor through the function, or where a value has three uses or more, whose
+  gradients may add up in another order. Random numbers are the same, too, since keys are arguments like others. Hooks
+  are called again.
 
       defn loss(parameters, x, y) do
         block = Nx.Vulkan.checkpoint(&block/2)
@@ -186,8 +187,10 @@ defmodule Nx.Vulkan do
 
       Nx.Vulkan.checkpoint(model, &String.ends_with?(&1, "self_attention_norm"))
 
-  The parameters are those of the model, and so are results and gradients: see `checkpoint/1`. A policy of mixed
-  precision comes first.
+  Names of layers that the model does not give are those that Axon counts, such as `"dense_0"`. The parameters are those
+  of the model, the numbers with which they begin too, and so are results and gradients: see `checkpoint/1`. It comes
+  last, after policies of mixed precision and further layers, since an op that keeps its result has another op for Axon.
+  Where `first?` holds for no layer an `ArgumentError` tells all names.
   """
   @spec checkpoint(struct, (String.t() -> as_boolean(term))) :: struct
   defdelegate checkpoint(model, first?), to: Checkpoint, as: :rewrite

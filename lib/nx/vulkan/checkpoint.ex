@@ -17,21 +17,17 @@ defmodule Nx.Vulkan.Checkpoint do
           [:count_leading_zeros, :population_count, :floor, :round, :ceil, :sign, :is_nan, :is_infinity] ++
           [:equal, :greater, :greater_equal, :less, :less_equal, :not_equal]
 
+  # As many arguments as layers of Axon have inputs at most.
+  @arguments 128
+
   @doc """
   `Nx.Vulkan.checkpoint/1`.
   """
   @spec of(fun) :: fun
   @spec of(Nx.Container.t()) :: Nx.Container.t()
-  for arity <- 0..12 do
-    arguments = Macro.generate_arguments(arity, __MODULE__)
-
-    def of(fun) when is_function(fun, unquote(arity)) do
-      fn unquote_splicing(arguments) -> __MODULE__.apply(fun, unquote(arguments)) end
-    end
-  end
-
   def of(fun) when is_function(fun) do
-    raise ArgumentError, "the function of a checkpoint takes 12 arguments at most: put some into a tuple or a map"
+    {:arity, arity} = Function.info(fun, :arity)
+    taking(arity, &__MODULE__.apply(fun, &1))
   end
 
   def of(values), do: keep(values)
@@ -60,28 +56,106 @@ defmodule Nx.Vulkan.Checkpoint do
   A model of Axon that keeps what goes into the layers for whose names `first?` holds.
   """
   @spec rewrite(struct, (String.t() -> as_boolean(term))) :: struct
-  def rewrite(model, first?) do
-    # Axon counts the layers of an op to name them.
-    {inputs, _} =
-      axon().reduce_nodes(model, {[], %{}}, fn %{op_name: op} = node, {inputs, counts} ->
-        inputs = if first?.(node.name.(op, counts)), do: node.parent ++ inputs, else: inputs
-        {inputs, Map.update(counts, op, 1, &(&1 + 1))}
+  def rewrite(%{__struct__: Axon} = model, first?) when is_function(first?, 1) do
+    layers = named(model)
+    firsts = for {name, node} <- layers, first?.(name), do: node
+
+    if firsts == [] do
+      raise ArgumentError,
+            "no layer of the model begins a block: the function of a checkpoint holds for none of the names " <>
+              Enum.map_join(layers, ", ", &inspect(elem(&1, 0)))
+    end
+
+    %{model | nodes: kept(model.nodes, for(node <- firsts, id <- node.parent, do: made(id, model.nodes)))}
+  end
+
+  def rewrite(%{__struct__: Axon}, first?) do
+    raise ArgumentError, "expected a function that takes the name of a layer, got: #{inspect(first?)}"
+  end
+
+  def rewrite(other, _first?), do: raise(ArgumentError, "expected a model of Axon, got: #{inspect(other)}")
+
+  # The layers, inputs first, with the names that they have in training: Axon counts the layers of an op.
+  defp named(model) do
+    {layers, _} =
+      model
+      |> axon().reduce_nodes([], &[&1 | &2])
+      |> Enum.reject(&(&1.op == :optional or &1.mode == :inference))
+      |> Enum.map_reduce(%{}, fn %{op_name: op} = node, counts ->
+        {{node.name.(op, counts), node}, Map.update(counts, op, 1, &(&1 + 1))}
       end)
 
-    # A rewritten layer has to take one of the inputs of the old one.
-    axon().rewrite_nodes(model, fn
-      %{parent: [_ | _], id: id, op: op} when op not in [:container, :optional] ->
-        if id in inputs, do: &kept/2, else: :skip
+    layers
+  end
 
-      _ ->
-        :skip
+  # The layer that makes what comes from here.
+  defp made(id, nodes) do
+    case nodes[id] do
+      %{op: :optional, parent: [parent]} -> made(parent, nodes)
+      node -> node
+    end
+  end
+
+  # Nodes whose ops keep what they give. Nodes stay as many and have the same ids: the numbers with which parameters
+  # begin depend on their order, and on their names, in which Axon counts the nodes of an op.
+  defp kept(nodes, made) do
+    blocks = for %{op: :block, opts: opts} <- made, into: MapSet.new(), do: opts[:block_id]
+
+    ops =
+      for %{op: op} = node when op not in [:input, :constant, :block] <- made, into: %{}, do: {node.id, keeping(node)}
+
+    of_kept = Map.new(ops, fn {id, op} -> {op, nodes[id].op} end)
+
+    Map.new(nodes, fn
+      {id, %{op: :block, opts: [block_fun: fun, block_id: block]} = node} ->
+        fun = if block in blocks, do: keeping_block(fun), else: fun
+        {id, %{node | name: name(node.name, of_kept), opts: [block_fun: fun, block_id: block]}}
+
+      {id, node} ->
+        {id, %{node | op: Map.get(ops, id, node.op), name: name(node.name, of_kept)}}
     end)
+  end
+
+  defp name(name, of_kept) do
+    plain = &Map.get(of_kept, &1, &1)
+
+    fn op, counts ->
+      counts = Enum.reduce(counts, %{}, fn {op, count}, sums -> Map.update(sums, plain.(op), count, &(&1 + count)) end)
+      name.(plain.(op), counts)
+    end
+  end
+
+  # Equal functions for equal ops and as many arguments, the last of which are the options.
+  defp keeping(%{op: op, args: args}), do: taking(length(args) + 1, &keep_output(op, &1))
+
+  # All uses of a block share its function, as they share its parameters.
+  defp keeping_block(fun) do
+    {:arity, arity} = Function.info(fun, :arity)
+    taking(arity, fn inputs -> axon().layer(fn x, _ -> keep(x) end, [Kernel.apply(fun, inputs)]) end)
+  end
+
+  defp keep_output(op, args) do
+    case if(is_atom(op), do: Kernel.apply(Module.concat(["Axon", "Layers"]), op, args), else: Kernel.apply(op, args)) do
+      # Axon takes a container apart by its op.
+      output when is_struct(hd(args), Axon) -> output
+      %{__struct__: Axon.StatefulOutput, output: output} = stateful -> %{stateful | output: keep(output)}
+      output -> keep(output)
+    end
   end
 
   # The library does not depend on Axon: who gives a model of it has it.
   defp axon, do: Module.concat(["Axon"])
 
-  defp kept([input | _], output), do: axon().layer(fn x, _, _ -> keep(x) end, [output, input], op_name: :checkpoint)
+  # A function of so many arguments, of which `fun` gets the list.
+  for arity <- 0..@arguments do
+    arguments = Macro.generate_arguments(arity, __MODULE__)
+    defp taking(unquote(arity), fun), do: fn unquote_splicing(arguments) -> fun.(unquote(arguments)) end
+  end
+
+  defp taking(_arity, _fun) do
+    raise ArgumentError,
+          "the function of a checkpoint takes #{@arguments} arguments at most: put some into a tuple or a map"
+  end
 
   defp expression?(%T{data: %Expr{}}), do: true
   defp expression?(_other), do: false
@@ -189,11 +263,17 @@ defmodule Nx.Vulkan.Checkpoint do
 
   # What Nx differentiates by, and what is kept anyway.
   defp leaf?(%T{data: %Expr{id: id, op: :metadata, args: [_, metadata]}}, given) do
-    MapSet.member?(given, id) or is_map_key(metadata, Nx.Defn.Grad) or
-      (MapSet.size(given) == 0 and metadata[:nx_vulkan] == :kept)
+    MapSet.member?(given, id) or is_map_key(metadata, Nx.Defn.Grad) or kept?(metadata, given)
+  end
+
+  # Several values are kept by one expression, which is no tensor.
+  defp leaf?(%T{data: %Expr{id: id, op: :elem, args: [%T{data: %Expr{op: :metadata, args: [_, metadata]}}, _]}}, given) do
+    MapSet.member?(given, id) or kept?(metadata, given)
   end
 
   defp leaf?(%T{data: %Expr{id: id}}, given), do: MapSet.member?(given, id)
+
+  defp kept?(metadata, given), do: MapSet.size(given) == 0 and metadata[:nx_vulkan] == :kept
 
   # What custom gradients take counts as well as what they are of.
   defp arguments(%T{data: %Expr{op: :metadata, args: [_, %{custom_grad: {inputs, _}}]}} = tensor, acc, fun) do
