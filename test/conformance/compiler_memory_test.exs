@@ -1,6 +1,8 @@
 defmodule Nx.Vulkan.Conformance.CompilerMemoryTest do
   use ExUnit.Case, async: true
 
+  import Nx.Vulkan.Versions, only: [hooked: 2]
+
   alias Nx.Vulkan.{Compiler, Error, VulkanoBackend}
 
   @moduletag :device
@@ -68,6 +70,52 @@ defmodule Nx.Vulkan.Conformance.CompilerMemoryTest do
     assert Exception.message(error) =~ inspect(__MODULE__)
     assert peak(arguments, memory: needed) == needed
     assert_raise Error, ~r/takes #{needed} bytes/, fn -> run(arguments, memory: needed - 1) end
+  end
+
+  # What Axon does: functions inside functions that a library compiles.
+  for {name, wrap} <- [
+        jit: quote(do: &Nx.Defn.jit(&1, compiler: Nx.Vulkan, memory: 1000)),
+        jit_in_jit:
+          quote(do: &(&1 |> Nx.Defn.jit(on_conflict: :reuse) |> Nx.Defn.jit(compiler: Nx.Vulkan, memory: 1000))),
+        options: quote(do: fn fun -> &Nx.Defn.jit_apply(fun, [&1, &2], compiler: Nx.Vulkan, memory: 1000) end)
+      ] do
+    test "too little names the function that is meant, and that others have needs of their own: #{name}" do
+      error = assert_raise(Error, fn -> apply(unquote(wrap).(&gradients/2), arguments()) end)
+      assert Exception.message(error) =~ ", in #{inspect(__MODULE__)}.gradients/2; other functions that get the option"
+    end
+  end
+
+  if Nx.Vulkan.Versions.donatable?() do
+    defp halved(%{s: s}, x), do: {%{s: Nx.add(Nx.multiply(s, 0.5), x)}, Nx.sum(x)}
+
+    test "results that lie in donated memory don't count" do
+      x = Nx.iota({1024, 1024}, type: :f32)
+      state = fn -> %{s: Nx.add(x, 1)} end
+      donated = fn -> %{s: Nx.donatable(state.().s)} end
+
+      needed = fn state ->
+        call = fn memory -> Nx.Defn.jit_apply(&halved/2, [state.(), x], compiler: Nx.Vulkan, memory: memory) end
+        %{details: %{needed_bytes: bytes}} = assert_raise Error, fn -> call.(1) end
+        {%{s: s}, sum} = call.(bytes)
+        {bytes, {Nx.to_binary(s), Nx.to_number(sum)}}
+      end
+
+      {kept_bytes, kept} = needed.(state)
+      {donated_bytes, given} = needed.(donated)
+      assert kept == given
+      assert kept_bytes >= 4 * 1024 * 1024
+      assert kept_bytes - donated_bytes >= 4 * 1024 * 1024 - 4096
+
+      %{steps: [run: %{device: device}]} = Compiler.explain(&halved/2, [donated.(), x])
+      assert device.donated_bytes == 4 * 1024 * 1024
+      assert device.peak_bytes < 4 * 1024 * 1024 + 4096
+      %{steps: [run: %{device: device}]} = Compiler.explain(&halved/2, [state.(), x])
+      assert device.donated_bytes == 0
+      # With hooks nothing is donated in a call, and so not here.
+      hooked = fn state, x -> hooked(halved(state, x), :hook) end
+      told = Compiler.explain(hooked, [donated.(), x], hooks: %{hook: fn _ -> :ok end})
+      assert [0] == for({:run, %{device: device}} <- told.steps, do: device.donated_bytes)
+    end
   end
 
   defp less(x), do: Nx.subtract(Nx.sum(x), 7919)

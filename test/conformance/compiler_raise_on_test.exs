@@ -31,7 +31,10 @@ defmodule Nx.Vulkan.Conformance.CompilerRaiseOnTest do
 
       assert Exception.message(error) ==
                "log: the NaN in the results begins here, in the result f32[2] of the operand f32[2], which has " <>
-                 "none; the argument used last before is argument 1 (f32[2]), in #{inspect(__MODULE__)}.logs/1 (nan)"
+                 "none; the argument used last before is argument 1 (f32[2]), in #{inspect(__MODULE__)}.logs/1, " <>
+                 "at call 2 since it was compiled (nan)"
+
+      assert error.details.call == 2
     end
 
     test "of zero by zero names the division, not the sum after it" do

@@ -51,6 +51,59 @@ defmodule Nx.Vulkan.SeeingTest do
       assert %{steps: [{:run, %{device: %{peak_bytes: 4_194_304}}}]} = told
     end
 
+    test "says how much lies in memory at each launch, and draws it" do
+      # Each cumulative sum waits for the one before; the first is there until the last.
+      fun = fn x ->
+        [first | _] = all = Enum.scan(1..4, x, fn _, x -> Nx.cumulative_sum(Nx.sin(x), axis: 0) end)
+        Nx.cumulative_sum(Nx.add(first, List.last(all)), axis: 1)
+      end
+
+      assert %{steps: [{:run, program}]} = Compiler.explain(fun, matrices([{512, 512}]))
+      assert program.live_bytes == Enum.map(program.launches, & &1.live_bytes)
+      # Some may lie in memory of the result, which is not written yet.
+      assert Enum.max(program.live_bytes) <= program.device.arena_bytes + program.device.own_bytes
+      assert Enum.max(program.live_bytes) >= 2 * 512 * 512 * 4
+      # What is held at the peak is what lies there, in whole places.
+      held = program.held |> Enum.map(& &1.size_bytes) |> Enum.sum()
+      assert (Enum.max(program.live_bytes) - held) in 0..4096
+
+      assert {most, at, kernel} = program.live.most
+      assert most == Enum.max(program.live_bytes) and Enum.at(program.live_bytes, at) == most
+      assert Enum.at(program.launches, at).kernel == kernel
+      drawing = to_string(program.live)
+      assert length(String.split(drawing, "\n")) <= 10
+      assert drawing =~ "most at launch #{at}: #{kernel}" and drawing =~ "█"
+      assert inspect(program.live) =~ "most at launch #{at}"
+    end
+
+    test "draws runs of any length, and of none" do
+      draw = fn bytes ->
+        bytes |> Enum.map(&%{kernel: "k", live_bytes: &1}) |> Compiler.Live.new() |> to_string()
+      end
+
+      assert draw.([]) == "no launches"
+      assert draw.([0]) == "no intermediate results in 1 launch"
+
+      assert draw.([0, 500, 1000, 1]) ==
+               String.trim_trailing("""
+               1.00 kB |  █
+                       |  █
+                       |  █
+                       | ██
+                       | ██
+                       | ██▁
+                     0 +----
+               intermediate results over 4 launches, most at launch 2: k
+               """)
+
+      long = draw.(for i <- 1..10_000, do: rem(i * i, 9_999_999_999))
+      lines = String.split(long, "\n")
+      assert length(lines) == 8 and Enum.all?(lines, &(String.length(&1) <= 120))
+      assert long =~ "most at launch 9999"
+      # What waits for the device is no launch.
+      assert Compiler.Live.new([%{wait: :while, body: [%{kernel: "k", live_bytes: 1}]}]).bytes == []
+    end
+
     test "tells the parts of loops" do
       told = Compiler.explain(&halve/1, matrices([{64, 300}]))
       assert %{steps: [{:run, %{launches: launches}}]} = told

@@ -336,15 +336,16 @@ defmodule Nx.Vulkan.NativeV do
   intermediate results (`:arena_bytes`) and of what each run allocates besides (`:own_bytes`), those of loops and
   branches that the host drives left out, and the most bytes that a run takes at once besides its inputs, with all of
   them (`:peak_bytes`; an estimate for factorizations that read values). What of `:own_bytes` has the memory of donated
-  inputs, where nothing else holds that, is `:donated_bytes`; the other numbers count it as allocated. Normal scheduler.
+  inputs, where nothing else holds that, is `:donated_bytes`; `:peak_bytes` does not count it. Normal scheduler.
   """
   @spec executable_info(ref) :: {:ok, map} | error
   def executable_info(_executable), do: nif_error()
 
   @doc """
   What one run of an executable does, launch by launch: maps with `:kernel` (its name and the beginning of its hash, or
-  `"fill"` or `"copy"`), `:groups`, `:barrier`, `:read_bytes`, `:written_bytes` and `:flops`, and maps with `:wait` for
-  what waits for the device, with the lists of its parts. Dirty CPU scheduler.
+  `"fill"` or `"copy"`), `:groups`, `:barrier`, `:read_bytes`, `:written_bytes`, `:flops` and `:live_bytes` (intermediate
+  results that are in memory then), and maps with `:wait` for what waits for the device, with the lists of its parts.
+  Dirty CPU scheduler.
   """
   @spec executable_launches(ref) :: {:ok, [map]} | error
   def executable_launches(_executable), do: nif_error()

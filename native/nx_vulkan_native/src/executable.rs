@@ -15,7 +15,8 @@ use crate::{device, error, term};
 mod atoms {
     rustler::atoms! {
         ok, nil, commands, barriers, waits, arena_bytes, own_bytes, peak_bytes, donated_bytes,
-        kernel, groups, barrier, read_bytes, written_bytes, flops, wait, collect, size_bytes, made_by, read_by,
+        kernel, groups, barrier, read_bytes, written_bytes, flops, live_bytes, wait, collect, size_bytes,
+        made_by, read_by,
     }
 }
 
@@ -145,7 +146,7 @@ fn executable_launches<'a>(env: Env<'a>, executable: Term<'a>) -> Term<'a> {
 
 fn described<'a>(env: Env<'a>, parts: &[Described]) -> Result<Vec<Term<'a>>> {
     let part = |part: &Described| match part {
-        Described::Launch(Launched { kernel, groups: [x, y, z], barrier, work }) => map_of(
+        Described::Launch(Launched { kernel, groups: [x, y, z], barrier, work, live_bytes }) => map_of(
             env,
             &[
                 (atoms::kernel(), kernel.encode(env)),
@@ -154,6 +155,7 @@ fn described<'a>(env: Env<'a>, parts: &[Described]) -> Result<Vec<Term<'a>>> {
                 (atoms::read_bytes(), work.read_bytes.encode(env)),
                 (atoms::written_bytes(), work.written_bytes.encode(env)),
                 (atoms::flops(), work.flops.encode(env)),
+                (atoms::live_bytes(), live_bytes.encode(env)),
             ],
         ),
         Described::Wait { op, parts } => {

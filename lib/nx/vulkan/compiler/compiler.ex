@@ -23,10 +23,14 @@ defmodule Nx.Vulkan.Compiler do
     * `:raise_on` - `:nan` raises `Nx.Vulkan.Error` where a result has NaN, and names the op with which it begins;
       `:infinity` likewise, a list of both either of them. See below
 
-    * `:memory` - the bytes that a run may take besides its arguments: its results, and what it holds on the way. As
-      much is computed again as that needs, and no more, so that a large number gives the fastest run; `nil`, the
-      default, spends up to a sixteenth of the time on it. `Nx.Vulkan.Error` of the kind `:out_of_memory` says how much
-      is needed at least, in `details.needed_bytes`. Where a function becomes several Programs, each may take as much
+    * `:memory` - the bytes that a run may take besides its arguments: its results, those in the memory of donated
+      arguments left out, and what it holds on the way. There are a few ways to run a function, from one that computes
+      nothing again to one that keeps least, and the first that takes no more is taken. So a large number gives the
+      fastest run, and a small one may take less than it allows, by much. `nil`, the default, spends up to a sixteenth
+      of the time on it. `Nx.Vulkan.Error` of the kind `:out_of_memory` says how much this function needs at least, in
+      `details.needed_bytes`. A library may call several functions with the option, as Axon does (one that makes the
+      parameters, then the step), and each has an error of its own. Where a function becomes several Programs, each may
+      take as much
 
   Other options are left alone, as EXLA and the evaluator do: libraries pass theirs through, as Axon does with `:mode`.
 
@@ -61,7 +65,10 @@ defmodule Nx.Vulkan.Compiler do
 
       Nx.Defn.jit(&Nx.sum(Nx.log(&1)), compiler: Nx.Vulkan, raise_on: :nan).(Nx.tensor([1.0, -1.0]))
       ** (Nx.Vulkan.Error) log: the NaN in the results begins here, in the result f32[2] of the operand f32[2], which
-      has none; the argument used last before is argument 1 (f32[2]), ...
+      has none; the argument used last before is argument 1 (f32[2]), in ..., at call 1 since it was compiled
+
+  The call's number, `details.call`, is the number of the step where a training was compiled for itself. A layer of Axon
+  without parameters has no name here: what is told is the argument before it.
 
   Results are those of a call without the option, to the bit. A call reads all of them once more and waits for the
   device; the search, once, compiles and runs each op alone. Donated tensors are kept until the results were looked at,
@@ -85,7 +92,7 @@ defmodule Nx.Vulkan.Compiler do
 
   alias Nx.Defn.Composite
   alias Nx.Tensor, as: T
-  alias Nx.Vulkan.Compiler.{Arguments, Cache, Key, Lowering, Origin, Recompilation, Steps}
+  alias Nx.Vulkan.Compiler.{Arguments, Cache, Key, Live, Lowering, Origin, Recompilation, Steps}
   alias Nx.Vulkan.Compiler.Lowering.{Plan, Widening}
   alias Nx.Vulkan.{NativeV, Telemetry}
   alias Nx.Vulkan.VulkanoBackend, as: B
@@ -144,7 +151,8 @@ defmodule Nx.Vulkan.Compiler do
   before the engine optimizes), `:device` (what one run does then, and the memory that it takes: see
   `Nx.Vulkan.NativeV.executable_info/1`), `:held` (the intermediate results that lie in memory where they take most, the
   largest first: `:size_bytes`, and `:made_by` and `:read_by`, the kernels that make it and read it last with their
-  places among the launches) and `:launches`, what each launch of a run does:
+  places among the launches), `:live_bytes` (how much memory intermediate results take while each launch runs, as a
+  list), `:live` (the same as a drawing, which `IO.puts/1` prints) and `:launches`, what each launch of a run does:
 
     * `:kernel` - its name, `family.ops.type`, and the beginning of its hash, or `"fill"` or `"copy"`
     * `:groups` - workgroups in three dimensions
@@ -153,10 +161,12 @@ defmodule Nx.Vulkan.Compiler do
     * `:flops` - one for each element of an elementwise op (none for a change of type) and for each element that is
       reduced, two for each product that is added up, 5 n log2 n for a transform, none for what moves data; `nil` where
       the number depends on values, and for factorizations and solvers
+    * `:live_bytes` - what intermediate results take then, in the arena or in memory of results that are not written
+      yet. The results are not among them
 
-  The option `:memory` gives what a call with that option does that donates nothing. Where the host waits for a value,
-  the list has `%{wait: op}` with the lists of the op's parts, such as `:condition`
-  and `:body`.
+  Arguments that `Nx.donatable/1` has marked, and the option `:memory`, do what they do in a call. Where the host waits
+  for a value, the list has `%{wait: op}` with the lists of the op's parts, such as `:condition` and `:body`, which
+  `:live_bytes` leaves out.
 
   ## Examples
 
@@ -176,7 +186,7 @@ defmodule Nx.Vulkan.Compiler do
       arguments: length(leaves),
       kept: Enum.count(used, &(&1 < length(leaves))),
       constants: Enum.map(constants, &{&1.type, &1.shape}),
-      steps: steps(plan, name, memory(opts))
+      steps: steps(plan, name, {donated(plan, leaves), memory(opts)})
     }
   end
 
@@ -279,24 +289,25 @@ defmodule Nx.Vulkan.Compiler do
       end
   end
 
-  defp steps(%Plan{steps: steps}, name, memory) do
+  defp steps(%Plan{steps: steps}, name, how) do
     Enum.map(steps, fn
-      {:run, program, _, _} -> {:run, program(program, name, memory)}
+      {:run, program, _, _} -> {:run, program(program, name, how)}
       {:hook, {:named, hook, _}, _, _} -> {:hook, hook}
       {:hook, {:fn, callback}, _, _} -> {:hook, name(callback)}
       {:call, callback, _, _, _, _, _} -> {:call, name(callback)}
-      {:while, _, condition, body, _, _} -> {:while, steps(condition, name, memory), steps(body, name, memory)}
-      {:cond, on_true, on_false, _, _} -> {:cond, steps(on_true, name, memory), steps(on_false, name, memory)}
+      {:while, _, condition, body, _, _} -> {:while, steps(condition, name, how), steps(body, name, how)}
+      {:cond, on_true, on_false, _, _} -> {:cond, steps(on_true, name, how), steps(on_false, name, how)}
     end)
   end
 
-  defp program([inputs, instructions, outputs] = program, name, memory) do
-    executable = executable(program, name, [], memory)
+  defp program([inputs, instructions, outputs] = program, name, {donated, memory}) do
+    executable = executable(program, name, donated, memory)
     device = B.settle(NativeV.executable_info(executable), fn -> NativeV.executable_info(executable) end)
     launches = B.settle(NativeV.executable_launches(executable), fn -> NativeV.executable_launches(executable) end)
     held = B.settle(NativeV.executable_held(executable), fn -> NativeV.executable_held(executable) end)
     results = Enum.flat_map(instructions, &List.last/1)
     places = %{input: List.to_tuple(inputs), result: List.to_tuple(results)}
+    live = Live.new(launches)
 
     %{
       inputs: inputs,
@@ -304,6 +315,8 @@ defmodule Nx.Vulkan.Compiler do
       ops: Enum.frequencies_by(instructions, &hd/1),
       device: device,
       held: held,
+      live_bytes: live.bytes,
+      live: live,
       launches: launches
     }
   end
@@ -405,13 +418,10 @@ defmodule Nx.Vulkan.Compiler do
       plan = Plan.new(scope)
       used = Plan.inputs(plan)
       {arguments, constant_places} = Enum.split_with(used, &(&1 < length(leaves)))
-      donated = for i <- arguments, do: leaves |> Enum.at(i) |> donatable?()
-      # Callbacks may hand on what they are given.
-      donates? = true in donated and match?(%Plan{steps: [{:run, _, _, outputs}], outputs: outputs}, plan)
-      check = check(scope, kinds, used, if(donates?, do: donated, else: []), name)
+      donated = donated(plan, leaves)
+      check = check(scope, kinds, used, donated, name)
       # A search begins with the arguments.
-      donates? = donates? and check == nil
-      plan = Plan.map_programs(plan, &executable(&1, name, if(donates?, do: donated, else: []), memory))
+      plan = Plan.map_programs(plan, &executable(&1, name, if(check, do: [], else: donated), memory))
 
       entry = %Entry{
         name: name,
@@ -430,6 +440,12 @@ defmodule Nx.Vulkan.Compiler do
     end)
   end
 
+  # Of the arguments that a plan uses, those that its one Program may have; none where callbacks may hand them on.
+  defp donated(plan, leaves) do
+    donated = for i <- Plan.inputs(plan), i < length(leaves), do: leaves |> Enum.at(i) |> donatable?()
+    if true in donated and match?(%Plan{steps: [{:run, _, _, outputs}], outputs: outputs}, plan), do: donated, else: []
+  end
+
   defp check(_scope, [], _used, _donated, _name), do: nil
 
   defp check(scope, kinds, used, donated, name) do
@@ -442,7 +458,8 @@ defmodule Nx.Vulkan.Compiler do
         kinds: kinds,
         scope: scope,
         used: used,
-        donated: donated
+        donated: donated,
+        calls: :counters.new(1, [])
       }
     end
   end
@@ -487,12 +504,33 @@ defmodule Nx.Vulkan.Compiler do
   defp named(name, fun) do
     fun.()
   rescue
-    error in Nx.Vulkan.Error -> reraise %{error | message: "#{error.message}, in #{name}"}, __STACKTRACE__
+    error in Nx.Vulkan.Error ->
+      reraise %{error | message: "#{error.message}, in #{name}#{beside(error)}"}, __STACKTRACE__
+  end
+
+  # Libraries hand on the option, and name no function that a user has called.
+  defp beside(%{details: %{needed_bytes: _}}) do
+    "; other functions that get the option need what they need, such as the step of a training beside what makes its " <>
+      "parameters"
+  end
+
+  defp beside(_error), do: ""
+
+  # The function that is meant by one that Nx or Axon make around it, as `Nx.Defn.jit/2` and `Nx.Defn.grad/1` do: the
+  # first that it captured.
+  defp meant(fun) do
+    [module: module, env: env] = for item <- [:module, :env], do: Function.info(fun, item)
+
+    case module in [Nx.Defn, Nx.Defn.Compiler] and Enum.find(env, &is_function/1) do
+      inner when is_function(inner) -> meant(inner)
+      _none -> fun
+    end
   end
 
   # `Module.function/arity` also of definitions and of captures of local functions,
   # `anonymous fn/arity in Module.function/arity` of others.
   defp name(key) when is_function(key) do
+    key = meant(key)
     [module: module, name: name, arity: arity] = for item <- [:module, :name, :arity], do: Function.info(key, item)
 
     case Regex.run(~r/^-fun\.(.+)\/\d+-$/, Atom.to_string(name)) do
@@ -520,20 +558,26 @@ defmodule Nx.Vulkan.Compiler do
   end
 
   defp check!(%Entry{name: name, check: check} = entry, inputs, outputs) do
-    named(name, fn ->
-      case Origin.found(check.executable, Enum.map(check.read, &Enum.at(outputs, &1)), check.kinds) do
-        [] ->
-          for {reference, true} <- Enum.zip(inputs, check.donated), do: NativeV.tensor_release(reference)
+    :counters.add(check.calls, 1, 1)
+    call = :counters.get(check.calls, 1)
 
-        [kind | _] ->
-          raise Origin.error(
-                  kind,
-                  :erlang.binary_to_term(check.scope),
-                  Enum.zip(check.used, inputs),
-                  :erlang.binary_to_term(entry.arguments)
-                )
-      end
-    end)
+    error =
+      named(name, fn ->
+        case Origin.found(check.executable, Enum.map(check.read, &Enum.at(outputs, &1)), check.kinds) do
+          [] ->
+            for {reference, true} <- Enum.zip(inputs, check.donated), do: NativeV.tensor_release(reference)
+            nil
+
+          [kind | _] ->
+            scope = :erlang.binary_to_term(check.scope)
+            Origin.error(kind, scope, Enum.zip(check.used, inputs), :erlang.binary_to_term(entry.arguments))
+        end
+      end)
+
+    if error do
+      message = "#{error.message}, in #{name}, at call #{call} since it was compiled"
+      raise %{error | message: message, details: Map.put(error.details, :call, call)}
+    end
   end
 
   defp references([arg | args], nil, name), do: [reference(arg.(), name) | references(args, nil, name)]

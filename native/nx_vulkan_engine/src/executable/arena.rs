@@ -411,8 +411,8 @@ mod tests {
         assert_eq!((places.arena_bytes, places.within.len()), (0, 3));
         // Where the result has no memory of its own, the arena has one place.
         let of = [Other, Intermediate, Intermediate, Intermediate, Other];
-        let places = schedule(commands.to_vec(), &[1000; 5], roles(&of), ROOM, SHORT).places;
-        assert_eq!((places.arena_bytes, places.within.len()), (1024, 0));
+        let Schedule { places, live_bytes, .. } = schedule(commands.to_vec(), &[1000; 5], roles(&of), ROOM, SHORT);
+        assert_eq!((places.arena_bytes, places.within.len(), live_bytes), (1024, 0, vec![1024; 4]));
         // Other sizes have other places, and the last command waits for nobody's place.
         let places = schedule(commands.to_vec(), &[1000, 1000, 1004, 1000, 1000], roles(&of), ROOM, SHORT).places;
         assert_eq!(places.arena_bytes, 2048);

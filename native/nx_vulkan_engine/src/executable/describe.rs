@@ -3,6 +3,7 @@
 use nx_vulkan_device::capture::{Action, Command};
 use nx_vulkan_device::work::Work;
 
+use super::schedule::Schedule;
 use super::{Batch, Executable, Step, Work as Waiting};
 
 /// A command of a run.
@@ -16,6 +17,8 @@ pub struct Launched {
     pub barrier: bool,
     /// What it moves and computes.
     pub work: Work,
+    /// What intermediate results take then, in the arena or in memory of outputs that are not written yet.
+    pub live_bytes: u64,
 }
 
 /// A part of a run.
@@ -98,12 +101,13 @@ impl Executable {
 
 impl Batch {
     fn describe(&self) -> impl Iterator<Item = Launched> + '_ {
-        self.schedule.commands.iter().zip(&self.schedule.barriers).map(|(command, &barrier)| {
+        let Schedule { commands, barriers, live_bytes, .. } = &self.schedule;
+        commands.iter().zip(barriers).zip(live_bytes).map(|((command, &barrier), &live_bytes)| {
             let groups = match &command.action {
                 Action::Launch { groups, .. } => *groups,
                 Action::Fill { .. } | Action::Copy { .. } => [0; 3],
             };
-            Launched { kernel: name_of(command), groups, barrier, work: command.work.unwrap_or_default() }
+            Launched { kernel: name_of(command), groups, barrier, work: command.work.unwrap_or_default(), live_bytes }
         })
     }
 }

@@ -18,13 +18,19 @@ pub(super) fn bytes_of<'t>(types: impl IntoIterator<Item = &'t Type>) -> u64 {
 }
 
 impl Executable {
-    /// The most bytes that a run takes from the pool besides its inputs: what it allocates, results of what waits, and
-    /// the arena of a batch or what one of the programs that the host drives takes.
+    /// The most bytes that a run takes from the pool besides its inputs, where results have the memory of donated ones:
+    /// what it allocates, results of what waits, and the arena of a batch or what one of the programs that the host
+    /// drives takes.
     pub(super) fn peak_bytes(&self) -> u64 {
+        self.peak_bytes_without(&self.donations.iter().map(|donation| donation.own).collect())
+    }
+
+    /// The same without some of the memory that a run binds, by its numbers.
+    fn peak_bytes_without(&self, given: &HashSet<u32>) -> u64 {
         let together: HashSet<u32> = self.together.iter().flatten().copied().collect();
         let own = |at: usize| {
             let alive = (0..).zip(&self.own).filter(|(_, own)| own.life.first <= at && at <= own.life.last);
-            alive.fold(0u64, |sum, (i, own)| {
+            alive.filter(|(i, _)| !given.contains(i)).fold(0u64, |sum, (i, own)| {
                 sum.saturating_add(match together.contains(&i) {
                     true => part_bytes(own.size_bytes),
                     false => reserved_bytes(own.size_bytes),
@@ -82,12 +88,13 @@ impl Work {
     }
 
     fn peak_bytes(&self, operands: &[Type]) -> u64 {
+        let all = |executable: &Executable| executable.peak_bytes_without(&HashSet::new());
         match self {
             Work::Op { outs, .. } => {
                 let (times, by) = WORKSPACE;
                 bytes_of(outs).saturating_add(bytes_of(operands)).saturating_mul(times) / by
             }
-            Work::Cond { on_true, on_false } => on_true.peak_bytes().max(on_false.peak_bytes()),
+            Work::Cond { on_true, on_false } => all(on_true).max(all(on_false)),
             // An iteration reads the state that the one before it left, and writes some of the next one to its memory;
             // values that the host has not looked at stay.
             Work::While { condition, body, advance, .. } => {
@@ -95,7 +102,7 @@ impl Work {
                     Advance::Blocks | Advance::Times(_) => LOOKS.saturating_mul(reserved_bytes(1)),
                     Advance::Checked => reserved_bytes(1),
                 };
-                let iteration = body.peak_bytes().max(condition.peak_bytes());
+                let iteration = all(body).max(all(condition));
                 let state = body.output_bytes().saturating_sub(body.donated_reserved_bytes());
                 state.saturating_add(looks).saturating_add(iteration)
             }

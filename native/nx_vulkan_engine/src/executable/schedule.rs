@@ -28,6 +28,8 @@ pub(super) struct Schedule {
     pub places: Places,
     /// Intermediate results that are there where most are.
     pub held: Vec<Held>,
+    /// The bytes of intermediate results that are there while each command runs.
+    pub live_bytes: Vec<u64>,
 }
 
 fn virtual_ids(places: &[Place]) -> impl Iterator<Item = u32> + '_ {
@@ -91,10 +93,12 @@ fn planned(
         chains = batch.chains(&order);
     }
     let held = batch.peak(&order, &chains);
+    let live = batch.live_bytes(&order, &chains);
+    let live_bytes = order.iter().map(|&(level, _)| live.get(level).copied().unwrap_or(0)).collect();
     let mut unsorted: Vec<Option<Command>> = commands.into_iter().map(Some).collect();
     let commands: Vec<Command> = order.iter().filter_map(|&(_, i)| unsorted.get_mut(i)?.take()).collect();
     let barriers = barriers(&commands, sizes, &places);
-    Schedule { commands, barriers, places, held }
+    Schedule { commands, barriers, places, held, live_bytes }
 }
 
 /// Bytes from which a result is worth making it late, and of all that a batch holds at most, from which any is: what
