@@ -92,6 +92,15 @@ defmodule Training do
   def main(arguments) do
     {options, wanted} = Enum.split_with(arguments, &(&1 in @options))
     sizes = if "small" in options, do: @small, else: @sizes
+    names = for {name, _, _, _, _} <- rows(sizes, options), do: name
+    strays = Enum.reject(wanted, fn part -> Enum.any?(names, &(&1 =~ part)) end)
+
+    if strays != [] do
+      Mix.raise(
+        "no row has #{Enum.map_join(strays, ", ", &inspect/1)} in its name: #{Enum.map_join(names, "; ", & &1)}"
+      )
+    end
+
     {:ok, info} = NativeV.device_info()
     columns = if "long" in options, do: @long_columns, else: @columns
     [nx, axon] = for app <- [:nx, :axon], do: Application.spec(app, :vsn)
@@ -103,10 +112,7 @@ defmodule Training do
     |---|#{Enum.map_join(columns, fn _ -> "---:|" end)}\
     """)
 
-    for {name, _, _, _, _} <- rows(sizes, options),
-        wanted == [] or Enum.any?(wanted, &(name =~ &1)) do
-      alone(name, options)
-    end
+    for name <- names, wanted == [] or Enum.any?(wanted, &(name =~ &1)), do: alone(name, options)
   end
 
   defp alone(name, options) do
