@@ -34,10 +34,19 @@ pub struct Phase {
 /// A phase along one axis.
 #[derive(Debug, Clone, Copy)]
 struct Along {
-    /// First result, how many, from one to the next.
-    results: (u64, u64, u64),
-    /// First element of the kernel, how many, from one to the next; then stride, dilation and padding.
-    met: Option<((u64, u64, u64), u64, u64, (i64, i64))>,
+    /// The first result, how many, and from one to the next.
+    results: [u64; 3],
+    met: Option<Met>,
+}
+
+/// What the results of a phase meet along one axis.
+#[derive(Debug, Clone, Copy)]
+struct Met {
+    /// The first element of the kernel, how many, and from one to the next.
+    elements: [u64; 3],
+    stride: u64,
+    dilation: u64,
+    padding: (i64, i64),
 }
 
 fn greatest_common_divisor(a: u64, b: u64) -> u64 {
@@ -74,7 +83,6 @@ impl Conv {
         if step.max(kernel_step) > MAX_PHASES as u64 {
             return None;
         }
-        let (stride_left, dilation_left) = (stride / by_stride, kernel_dilation / by_kernel);
         let (elements, results) = (sizes.windows.sizes[axis], sizes.counts[axis]);
         let along = |p: u64| {
             let at = |q: u64| {
@@ -84,42 +92,43 @@ impl Conv {
             let count = (results - p).div_ceil(step);
             let first = (0..kernel_step.min(elements)).find(|&q| at(q) % i128::from(dilation) == 0);
             let met = first.and_then(|q| {
-                let met = (elements - q).div_ceil(kernel_step);
-                let span =
-                    i128::from(count - 1) * i128::from(stride_left) + i128::from(met - 1) * i128::from(dilation_left);
-                let begin = at(q) / i128::from(dilation);
-                let size = i128::from(sizes.space[axis]);
+                let (met, left) =
+                    ((elements - q).div_ceil(kernel_step), [stride / by_stride, kernel_dilation / by_kernel]);
+                let spans = [(count, left[0]), (met, left[1])];
+                let span: i128 = spans.into_iter().map(|(n, step)| i128::from(n - 1) * i128::from(step)).sum();
+                let (begin, size) = (at(q) / i128::from(dilation), i128::from(sizes.space[axis]));
                 let meets = begin < size && begin + span >= 0;
                 let padding = (i64::try_from(-begin).ok()?, i64::try_from(begin + span + 1 - size).ok()?);
-                meets.then_some(((q, met, kernel_step), stride_left, dilation_left, padding))
+                let elements = [q, met, kernel_step];
+                meets.then_some(Met { elements, stride: left[0], dilation: left[1], padding })
             });
-            Along { results: (p, count, step), met }
+            Along { results: [p, count, step], met }
         };
         Some((0..step.min(results)).map(along).collect())
     }
 
     fn phase(&self, along: &[Along]) -> Phase {
-        let every = |axes: &mut dyn Iterator<Item = (u64, u64, u64)>| {
+        let every = |axes: &mut dyn Iterator<Item = [u64; 3]>| {
             let mut every = Every::default();
-            for (first, count, step) in axes {
+            for [first, count, step] in axes {
                 every.first.push(first);
                 every.counts.push(count);
                 every.steps.push(step);
             }
             every
         };
-        let met: Option<SmallVec<[_; 3]>> = along.iter().map(|axis| axis.met).collect();
+        let met: Option<SmallVec<[Met; 3]>> = along.iter().map(|axis| axis.met).collect();
         Phase {
             results: every(&mut along.iter().map(|axis| axis.results)),
             met: met.map(|met| {
                 let conv = Conv {
-                    strides: met.iter().map(|axis| axis.1).collect(),
-                    kernel_dilation: met.iter().map(|axis| axis.2).collect(),
-                    padding: met.iter().map(|axis| axis.3).collect(),
+                    strides: met.iter().map(|axis| axis.stride).collect(),
+                    kernel_dilation: met.iter().map(|axis| axis.dilation).collect(),
+                    padding: met.iter().map(|axis| axis.padding).collect(),
                     input_dilation: smallvec![1; met.len()],
                     ..self.clone()
                 };
-                (every(&mut met.iter().map(|axis| axis.0)), conv)
+                (every(&mut met.iter().map(|axis| axis.elements)), conv)
             }),
         }
     }
