@@ -9,8 +9,8 @@ use super::call::{Call, Results, loaded};
 use super::program::run_instructions;
 use super::{attention, epilogue, halves, put};
 use crate::kernels::Loaded;
-use crate::kernels::map::{Operand, Shapes, map};
-use crate::kernels::reduce::produce;
+use crate::kernels::map::{Operand, Shapes, map, map_from};
+use crate::kernels::reduce::{Reduce, Source, Target as Place, produce, reduce_from};
 use crate::kernels::rows::rows;
 use crate::program::attention::Attention;
 use crate::program::attention_gradient::AttentionGradient;
@@ -19,8 +19,8 @@ use crate::program::pair::Pair;
 use crate::program::put::Put;
 use crate::program::reductions::Reductions;
 use crate::program::{Program, passes};
-use crate::shape::contiguous_strides;
-use crate::{Result, Tensor};
+use crate::shape::{Dims, contiguous_strides};
+use crate::{Result, Tensor, View};
 
 /// Runs the body of a fused op.
 pub fn fused(call: &Call<'_>, body: &Program) -> Result<Results> {
@@ -77,10 +77,22 @@ pub fn fused(call: &Call<'_>, body: &Program) -> Result<Results> {
     match done {
         Some(()) => Ok(results),
         None if plan.axes.is_empty() => one_by_one(call, body),
-        // What one kernel would not store is stored only where a reduction reads it.
+        // What one kernel would not store is stored only where a reduction reads it, a part at a time where memory has
+        // no room for it.
         None => {
+            let target = call.engine.target();
+            let is_too_large = target.is_too_large(&plan);
+            if is_too_large && reduced_by_parts(call, &plan, &loads, &results)? {
+                return Ok(results);
+            }
+            if is_too_large && plan.by_parts().is_none() {
+                let apart = passes::apart(body, &target)?;
+                if apart.instructions.len() > 1 {
+                    return one_by_one(call, &apart);
+                }
+            }
             let saving = Saving::Reductions;
-            one_by_one(call, &passes::fuse_again(body, &Target { saving, ..call.engine.target() })?)
+            one_by_one(call, &passes::fuse_again(body, &Target { saving, ..target })?)
         }
     }
 }
@@ -119,6 +131,43 @@ fn mapped(call: &Call<'_>, plan: &Plan, loads: &[Loaded], results: &[Tensor]) ->
     map(call.engine, &plan.space, &inputs, steps, &outputs, Shapes::Own, call.compile)
 }
 
+/// Runs a plan of one reduction that nothing follows by parts of what it reduces, as they would be reduced in memory.
+/// Whether it is such a plan.
+fn reduced_by_parts(call: &Call<'_>, plan: &Plan, loads: &[Loaded], results: &[Tensor]) -> Result<bool> {
+    let (Some(of), Some(value), [result]) = (plan.by_parts(), plan.values.last(), results) else { return Ok(false) };
+    let Made::Reduction { reduction, tie_high, out, .. } = value.made else { return Ok(false) };
+    let (dtype, reach) = (plan.dtype(of), call.engine.reach());
+    if !loads.iter().all(|load| load.is_bounded_within(reach)) {
+        return Ok(false);
+    }
+    let inputs: Vec<Operand<'_>> = loads.iter().map(Operand::loaded).collect();
+    let steps = plan.values.iter().filter_map(|value| match &value.made {
+        Made::Step(step) => Some(step.clone()),
+        Made::Reduction { .. } => None,
+    });
+    let steps: Vec<Step> = steps.collect();
+    let whole = View::contiguous(dtype, &plan.space);
+    let make = |part: &View| {
+        let mut before = part.offset;
+        let starts = whole.strides.iter().map(|&stride| {
+            let start = before / stride.unsigned_abs();
+            before %= stride.unsigned_abs();
+            start
+        });
+        let starts: Dims = starts.collect();
+        let made = Tensor::uninitialized(call.engine, &part.ty())?;
+        map_from(call.engine, [&plan.space, &starts], &inputs, &steps, (of, &made), call.compile)?;
+        Ok(made)
+    };
+    // An eighth of what memory holds, if that is what sets the limit.
+    let elements = call.engine.largest_bytes() / dtype.size_bytes();
+    let most = if plan.elements() > elements { (elements / 8).max(1) } else { plan.elements() };
+    let what = Reduce { reduction, tie_high, axes: &plan.axes, out };
+    let target = Place { buffer: &result.buffer, offset_bytes: 0 };
+    reduce_from(call.engine, Source::Made { make: &make, most }, &whole, what, target, call.compile)?;
+    Ok(true)
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -142,7 +191,7 @@ mod tests {
     type Make = fn(&Builder) -> Operand;
 
     /// Results of which 1 MiB is stored at most, of what would take 8 MiB and more.
-    const NARROW: [(&str, Make); 8] = [
+    const NARROW: [(&str, Make); 11] = [
         ("cast", |b| b.as_type(wide(b), DType::U8)),
         ("steps", |b| b.as_type(b.remainder(b.multiply(wide(b), 3.0), 251.0), DType::U8)),
         ("turned", |b| {
@@ -156,6 +205,12 @@ mod tests {
         }),
         ("sum", |b| b.sum(b.as_type(wide(b), DType::U8), &[0])),
         ("sums", |b| b.sum(b.as_type(b.reshape(wide(b), &[1 << 18, 4]), DType::U8), &[1])),
+        ("sum of wide steps", |b| b.sum(b.multiply(wide(b), 3.0), &[0])),
+        ("count", |b| {
+            let is = |by, rest| b.equal(b.remainder(wide(b), by), rest);
+            b.sum(b.as_type(b.logical_and(is(3.0, 1.0), is(5.0, 2.0)), DType::S64), &[0])
+        }),
+        ("mean", |b| b.mean(b.multiply(b.as_type(wide(b), DType::F64), 0.7), &[0])),
         ("centred", |b| {
             let x = b.as_type(b.reshape(wide(b), &[1 << 18, 4]), DType::U8);
             let most = b.reduce_max(x, &[1]);

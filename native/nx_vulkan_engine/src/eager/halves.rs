@@ -1,9 +1,12 @@
 //! Ops on tensors of which no launch reaches all, as ops on halves.
 //!
 //! Kernels that walk over rows take parts of them where they are launched. Here is what holds for whole ops: axes whose
-//! elements don't depend on each other, sources that indices choose from, targets of updates, and sums of products.
+//! elements don't depend on each other, sources that indices choose from, targets of updates, updates, sums of products,
+//! and in the folder orders, transforms, and windows.
 
 mod order;
+mod scatter;
+mod transform;
 mod window;
 
 use std::sync::Arc;
@@ -18,6 +21,7 @@ use crate::program::attribute::{Axes, Scalar};
 use crate::program::ops::Class;
 use crate::program::ops::index::{Gather, IndexedAdd, IndexedPut, Indexing, Take, TakeAlongAxis};
 use crate::program::ops::order::{Argsort, Order, Sort, TopK};
+use crate::program::ops::transform::Spectral;
 use crate::program::ops::window::{WindowScatter, Windowed};
 use crate::program::{Binary, Op, Reduction, Unary};
 use crate::shape::{Dims, Type};
@@ -94,6 +98,14 @@ pub fn halves(
             let Some(k) = furthest(&a.view, axes) else { return Ok(None) };
             cut.source(axes[k], indices, Some(k), 0, out)?
         }
+        (Op::Indexing(Indexing::IndexedAdd(_) | Indexing::IndexedPut(_)), [_, indices, updates])
+            if is_beyond(&indices.view) || is_beyond(&updates.view) =>
+        {
+            match cut.updates(out)? {
+                Some(result) => result,
+                None => return Ok(None),
+            }
+        }
         (
             Op::Indexing(Indexing::IndexedAdd(IndexedAdd { axes }) | Indexing::IndexedPut(IndexedPut { axes })),
             [a, indices, updates],
@@ -113,7 +125,12 @@ pub fn halves(
             run(engine, &Op::Binary(Binary::Add), &sums, out, compile)?
         }
         (Op::Slice { starts, strides, lengths }, [_, _, ..]) => cut.slice(starts, strides, lengths)?,
-        (Op::PutSlice { starts }, [_, _, _, ..]) => match cut.put_slice(starts, out)? {
+        (Op::PutSlice { starts }, [_, _, _, ..]) => cut.put_slice(starts, out)?,
+        (Op::Windowed(Windowed::WindowScatter(op)), [_, _, _]) => match cut.windows(op, out)? {
+            Some(result) => result,
+            None => return Ok(None),
+        },
+        (Op::Spectral(Spectral::Fft(op)), [_]) => match cut.transform(op, out)? {
             Some(result) => result,
             None => return Ok(None),
         },
@@ -137,20 +154,28 @@ pub fn halves(
     Ok(Some(smallvec![result]))
 }
 
-/// Runs an op of matrices by halves of their batches, where there are several: for working memory that no launch
-/// reaches.
-pub fn of_batches(
+/// Runs an op whose working memory no launch reaches: of matrices and transforms by halves of their batches, where there
+/// are several, one transform by its parts, and windows over less with its padding.
+pub fn of_working_memory(
     engine: &Arc<Engine>,
     op: &Op,
     operands: &[Tensor],
     outs: &[Type],
     compile: Compile,
 ) -> Result<Option<Results>> {
-    let has_batches = op.class() == Class::Matrix && outs.iter().all(|out| out.shape.first().is_some_and(|&n| n > 1));
-    match axes(op, operands, outs).pop().filter(|_| has_batches) {
-        Some(axis) => Cut { engine, op, operands, compile }.along(&axis, outs).map(Some),
-        None => Ok(None),
+    let cut = Cut { engine, op, operands, compile };
+    if matches!(op.class(), Class::Matrix | Class::Transform) {
+        let has_several = |axis: &Axis| outs.iter().all(|out| out.shape.get(axis.of_result).is_some_and(|&n| n > 1));
+        if let Some(axis) = axes(op, operands, outs).into_iter().find(has_several) {
+            return cut.along(&axis, outs).map(Some);
+        }
     }
+    let result = match (op, outs) {
+        (Op::Spectral(Spectral::Fft(op)), [out]) => cut.transform(op, out)?,
+        (Op::Windowed(Windowed::WindowScatter(op)), [out]) => cut.windows(op, out)?,
+        _ => None,
+    };
+    Ok(result.map(|result| smallvec![result]))
 }
 
 /// Elements from the first along an axis to the last.
@@ -208,6 +233,9 @@ fn axes(op: &Op, operands: &[Tensor], outs: &[Type]) -> SmallVec<[Axis; 6]> {
             if operands.iter().all(|operand| shares(&operand.view.shape)) && outs.iter().all(|out| shares(&out.shape)) {
                 found.push(Axis { of_result: 0, of_operands: SmallVec::from_elem(Some(0), operands.len()) });
             }
+        }
+        Op::Spectral(Spectral::Fft(op)) => {
+            found.extend((0..a.len()).filter(|&k| k != op.axis).map(|k| axis(k, &[Some(k)])));
         }
         Op::Order(Order::TopK(_)) => found.extend((0..a.len().saturating_sub(1)).map(|k| axis(k, &[Some(k)]))),
         Op::Order(Order::Sort(Sort { axis: sorted, .. }) | Order::Argsort(Argsort { axis: sorted, .. })) => {

@@ -91,15 +91,15 @@ fn structured(call: &Call<'_>, outs: &[Type]) -> Result<Results> {
     }
     let results = match op {
         Op::Order(op) => order::run(call, op, outs),
-        Op::Indexing(op) => Ok(smallvec![index::run(call, op)?]),
-        Op::Windowed(op) => Ok(smallvec![window::run(call, op)?]),
-        Op::Spectral(op) => Ok(smallvec![fft::run(call, op)?]),
+        Op::Indexing(op) => index::run(call, op).map(|result| smallvec![result]),
+        Op::Windowed(op) => window::run(call, op).map(|result| smallvec![result]),
+        Op::Spectral(op) => fft::run(call, op).map(|result| smallvec![result]),
         Op::Matrix(op) => linalg::run(call, op, outs),
         _ => Ok(smallvec![single(call)?]),
     };
     match results {
         Err(error) if matches!(error, Error::TooLarge { .. }) => {
-            halves::of_batches(engine, op, operands, outs, compile)?.ok_or(error)
+            halves::of_working_memory(engine, op, operands, outs, compile)?.ok_or(error)
         }
         results => results,
     }

@@ -8,6 +8,9 @@ use crate::program::Program;
 use crate::program::passes::optimize;
 use crate::{Engine, Precision, Result};
 
+/// The part of memory that what is reduced takes at most: there are its operands, and other results.
+const REDUCED_PART: u64 = 4;
+
 impl Programs {
     /// What passes are told, with all of them on. `matrix_units` says whether large products of f32 run on them,
     /// `half_units` whether those of f16 and bf16 do.
@@ -24,6 +27,7 @@ impl Programs {
             half_units,
             heads: Heads::default(),
             paired_vectors: self.paired_vectors,
+            reduced_bytes: u64::MAX,
             fusion: true,
             workgroups: true,
             saving: Saving::Nothing,
@@ -56,6 +60,6 @@ impl Engine {
         let half_planes = caps.cooperative_matrix && self.precision() == Precision::High;
         let programs = &self.model().programs;
         let target = programs.target(caps.bfloat16_matrix || half_planes, caps.cooperative_matrix);
-        Target { heads: heads(self), ..target }
+        Target { heads: heads(self), reduced_bytes: self.largest_bytes() / REDUCED_PART, ..target }
     }
 }

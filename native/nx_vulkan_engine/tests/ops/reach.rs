@@ -3,6 +3,8 @@
 //!
 //! Every op is judged by what must hold of its results, which a device can compute itself.
 
+mod beyond;
+
 use std::sync::Arc;
 
 use nx_vulkan_engine::kernels::Reach;
@@ -241,12 +243,11 @@ impl On {
             b.equal(t[0], of_index(b, index, dtype))
         });
         assert_eq!(right, 9, "slice of {dtype}[{n}]");
-        if u32::try_from(n).is_ok() {
-            let ones = self.made(&[], |b, _| b.broadcast(b.number(dtype, 252.0), &[9]));
-            let put = self.op(&Op::PutSlice { starts: smallvec![None] }, &[&x, &ones, &start], &Type::new(dtype, &[n]));
-            let same = self.count(&[&put, &x], |b, t| b.equal(t[0], t[1]));
-            assert_eq!(same, n - 9, "put_slice of {dtype}[{n}]");
-        }
+        let ones = self.made(&[], |b, _| b.broadcast(b.number(dtype, 252.0), &[9]));
+        let put = self.op(&Op::PutSlice { starts: smallvec![None] }, &[&x, &ones, &start], &Type::new(dtype, &[n]));
+        let same = self.count(&[&put, &x], |b, t| b.equal(t[0], t[1]));
+        let changed = self.count(&[&put], |b, t| b.equal(b.slice(t[0], &[n - 9], &[9]), 252.0));
+        assert_eq!((same, changed), (n - 9, 9), "put_slice of {dtype}[{n}]");
         // Along both axes of rows, past the end.
         let [down, right] = [rows as i64, 2].map(|start| self.scalar(DType::S64, start));
         let op = Op::Slice { starts: smallvec![None, None], strides: smallvec![3, 2], lengths: smallvec![7, 5] };
@@ -349,6 +350,60 @@ impl On {
         assert_eq!(near, length, "fft of {n}");
     }
 
+    /// The transform of a 1 among zeros is a root of unity and its powers.
+    fn transform_of_one(&self, n: u64) {
+        let x = self.made(&[], |b, _| b.equal(b.iota(DType::S64, &[n], None), 3.0));
+        let op = Op::from(Fft { kind: Fourier::Fft, axis: 0, length: n, eps: Scalar::Float(0.0) });
+        let spectrum = self.op(&op, &[&x], &Type::new(DType::C64, &[n]));
+        // Roots of c128 take more than memory has for all of them.
+        let part = n / 32;
+        let near = (0..32).map(|k| {
+            let view = View { offset: k * part, ..View::contiguous(DType::C64, &[part]) };
+            let given = Tensor::new(Arc::clone(spectrum.buffer()), view).unwrap();
+            let start = self.scalar(DType::S64, (k * part) as i64);
+            self.count(&[&given, &start], |b, t| {
+                let at = b.add(b.iota(DType::S64, &[part], None), t[1]);
+                let turns = b.as_type(b.remainder(b.multiply(at, 3.0), n as f64), DType::F64);
+                let angle = b.as_type(b.multiply(turns, -std::f64::consts::TAU / n as f64), DType::C128);
+                let root = b.exp(b.multiply(angle, b.constant(DType::C128, Scalar::Complex(0.0, 1.0))));
+                b.less(b.abs(b.subtract(t[0], root)), 1e-5)
+            })
+        });
+        let near: u64 = near.sum();
+        assert_eq!(near, n, "fft of a 1 among {n}");
+    }
+
+    /// Of pairs the larger element is given 1, the second one of equals.
+    fn windows_give(&self, n: u64) {
+        let x = self.pattern(DType::U8, &[n]);
+        let ones = self.made(&[], |b, _| b.broadcast(b.number(DType::U8, 1.0), &[n / 2]));
+        let windows =
+            Windows { sizes: smallvec![2], padding: smallvec![(0, 0)], strides: smallvec![2], dilations: smallvec![1] };
+        let zero = self.scalar(DType::U8, 0);
+        let op = Op::from(WindowScatter { max: true, windows });
+        let given = self.op(&op, &[&x, &ones, &zero], &Type::new(DType::U8, &[n]));
+        let right = self.count(&[&given, &x], |b, t| {
+            let of_pairs = |t: Operand, k| b.slice(b.reshape(t, &[n / 2, 2]), &[0, k], &[n / 2, 1]);
+            let first = b.greater(of_pairs(t[1], 0), of_pairs(t[1], 1));
+            let is = |k, expected| b.equal(of_pairs(t[0], k), expected);
+            b.logical_and(is(0, first), is(1, b.equal(first, 0.0)))
+        });
+        assert_eq!(right, n / 2, "window_scatter_max of {n}");
+    }
+
+    fn updates_are_added(&self, n: u64) {
+        let zeros = self.made(&[], |b, _| b.broadcast(b.number(DType::U8, 0.0), &[16]));
+        let indices = self.made(&[], |b, _| {
+            let index = b.remainder(b.iota(DType::S64, &[n, 1], Some(0)), 16.0);
+            b.as_type(index, DType::U8)
+        });
+        let ones = self.made(&[], |b, _| b.broadcast(b.number(DType::U8, 1.0), &[n]));
+        let op = Op::from(IndexedAdd { axes: smallvec![0] });
+        let sums = self.op(&op, &[&zeros, &indices, &ones], &Type::new(DType::U8, &[16]));
+        let expected: Vec<u8> = (0..16).map(|k| ((n + 15 - k) / 16) as u8).collect();
+        assert_eq!(sums.to_nx_bytes(&self.engine, None).unwrap(), expected, "indexed_add of {n} updates");
+    }
+
     fn all(&self, dtype: DType, n: u64) {
         self.elements_move(dtype, n);
         self.indices_choose(dtype, n);
@@ -380,6 +435,9 @@ fn what_one_launch_does_not_reach_is_reached_far_or_in_parts() {
     for n in [1024, 4096] {
         on.transforms(n);
     }
+    on.transform_of_one(16384);
+    on.windows_give(9002);
+    on.updates_are_added(9002);
 }
 
 /// Orders of rows that halves of halves reach, with elements that compare as equal or not at all.
@@ -422,11 +480,41 @@ fn rows_that_no_launch_reaches_are_in_the_order_of_others() {
 /// 6 GB of 4 bytes, and more bytes than 32 bits count: for GPUs with 80 GB, which take minutes.
 #[test]
 #[ignore = "needs a GPU with 80 GB"]
-fn gigabytes_are_reached() {
+fn gigabytes_of_s32_are_reached() {
+    On::new(Reach::default()).all(DType::S32, 1_500_000_000);
+}
+
+#[test]
+#[ignore = "needs a GPU with 80 GB"]
+fn gigabytes_of_u8_are_reached() {
+    On::new(Reach::default()).all(DType::U8, (1 << 32) + 5);
+}
+
+#[test]
+#[ignore = "needs a GPU with 80 GB"]
+fn gigabytes_are_kept_in_order() {
+    On::new(Reach::default()).order_is_kept(DType::U8, (1 << 31) + 5);
+}
+
+#[test]
+#[ignore = "needs a GPU with 80 GB"]
+fn gigabytes_of_floats_are_reached() {
+    On::new(Reach::default()).floats(1_500_000_000);
+}
+
+#[test]
+#[ignore = "needs a GPU with 80 GB"]
+fn gigabytes_are_transformed() {
     let on = On::new(Reach::default());
-    on.all(DType::S32, 1_500_000_000);
-    on.all(DType::U8, (1 << 32) + 5);
-    on.order_is_kept(DType::U8, (1 << 31) + 5);
-    on.floats(1_500_000_000);
     on.transforms(1 << 30);
+    on.transform_of_one(1 << 31);
+}
+
+#[test]
+#[ignore = "needs a GPU with 80 GB"]
+fn gigabytes_are_given_and_updated() {
+    let on = On::new(Reach::default());
+    on.windows_give((1 << 32) + 6);
+    on.updates_are_added((1 << 31) + 6);
+    common::assert_valid(&on.engine);
 }

@@ -221,6 +221,18 @@ impl Plan {
         self.values.iter().enumerate().filter(|(_, v)| matches!(v.made, Made::Reduction { .. }))
     }
 
+    /// What a plan reduces that does no more, if results of parts give that of the whole. Complex numbers of f64 are
+    /// reduced as their parts.
+    pub fn by_parts(&self) -> Option<Ref> {
+        let ([store], Some((last, before))) = (&self.stores[..], self.values.split_last()) else { return None };
+        let Made::Reduction { reduction, of, out, .. } = &last.made else { return None };
+        let is_alone = before.iter().all(|value| matches!(value.made, Made::Step(_)))
+            && store.value == Ref::Result(before.len() as u8)
+            && store.ty.dtype == *out;
+        let fits = !reduction.finds_place() && self.dtype(*of) != DType::C128 && matches!(of, Ref::Result(_));
+        (is_alone && fits).then_some(*of)
+    }
+
     /// Passes over a row that reduce.
     pub fn phases(&self) -> u32 {
         self.reductions().map(|(_, v)| v.phase).max().unwrap_or(0)

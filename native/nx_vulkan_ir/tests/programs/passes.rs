@@ -25,6 +25,7 @@ pub fn target(saving: Saving) -> Target {
         half_units: false,
         heads: Heads::default(),
         paired_vectors: 4,
+        reduced_bytes: u64::MAX,
         fusion: true,
         workgroups: false,
         saving,

@@ -37,50 +37,70 @@ impl Cut<'_> {
         Ok(part)
     }
 
-    /// The first operand with the second in it; none along axes whose places are no numbers of 32 bits, as those would
-    /// take too much memory.
-    pub(super) fn put_slice(&self, starts: &[Option<i64>], out: &Type) -> Result<Option<Tensor>> {
+    /// The first operand with the second in it.
+    pub(super) fn put_slice(&self, starts: &[Option<i64>], out: &Type) -> Result<Tensor> {
         let (a, slice) = (&self.operands[0], &self.operands[1]);
-        let dtype = DType::U32;
-        if starts.iter().zip(&a.view.shape).any(|(start, &size)| start.is_none() && u32::try_from(size).is_err()) {
-            return Ok(None);
-        }
         let whole = Tensor::uninitialized(self.engine, out)?;
         copies::copy(self.engine, a, &whole, self.compile)?;
-        let (mut before, mut region) = (a.clone(), whole.clone());
+        let mut region = whole.clone();
         for (axis, start) in starts.iter().enumerate() {
             let Some(start) = start else { continue };
             let length = slice.view.shape[axis];
             let start = start.max(&0).unsigned_abs().min(a.view.shape[axis].saturating_sub(length));
-            (before, region) = (section(&before, axis, start, length)?, section(&region, axis, start, length)?);
+            region = section(&region, axis, start, length)?;
+        }
+        let given = (0..starts.len()).filter(|&axis| starts[axis].is_none());
+        let given = given.zip(&self.operands[2..]).map(|(axis, tensor)| {
+            let last = a.view.shape[axis].saturating_sub(slice.view.shape[axis]);
+            Ok((axis, self.start(tensor, last, DType::S64)?))
+        });
+        self.put_there(&region, slice, &given.collect::<Result<Vec<_>>>()?)?;
+        Ok(whole)
+    }
+
+    /// Puts the part of a slice that lies in a region there; it begins where tensors say along some axes, and else with
+    /// the region.
+    fn put_there(&self, region: &Tensor, slice: &Tensor, starts: &[(usize, Tensor)]) -> Result<()> {
+        let sizes = &region.view.shape;
+        // Places are numbers of 64 bits, of which there are several for each.
+        let most = self.engine.reach().far() / 4;
+        let longest = starts.iter().max_by_key(|(axis, _)| sizes[*axis]);
+        if let Some(&(axis, _)) = longest.filter(|(axis, _)| sizes[*axis] > most.max(1)) {
+            let cut = sizes[axis] / 2;
+            let behind = starts.iter().map(|(other, start)| {
+                let moved =
+                    || self.run(&Op::Binary(Binary::Subtract), &[start.clone(), self.number(cut)?], &start.view.ty());
+                Ok((*other, if *other == axis { moved()? } else { start.clone() }))
+            });
+            let behind = behind.collect::<Result<Vec<_>>>()?;
+            self.put_there(&section(region, axis, 0, cut)?, slice, starts)?;
+            return self.put_there(&section(region, axis, cut, sizes[axis] - cut)?, slice, &behind);
         }
         let flags = Type { dtype: DType::U8, ..region.view.ty() };
         let (mut part, mut inside): (Tensor, Option<Tensor>) = (slice.clone(), None);
-        let given = (0..starts.len()).filter(|&axis| starts[axis].is_none());
-        for (axis, tensor) in given.zip(&self.operands[2..]) {
-            let (size, length) = (a.view.shape[axis], slice.view.shape[axis]);
-            let ty = Type::new(dtype, &[size]);
+        for (axis, start) in starts {
+            let (axis, ty) = (*axis, Type::new(DType::S64, &[sizes[*axis]]));
             let places = self.run(&Op::Iota { axis: Some(0) }, &[], &ty)?;
-            let start = self.start(tensor, size.saturating_sub(length), dtype)?;
-            // What lies before the start becomes a large number.
-            let places = self.run(&Op::Binary(Binary::Subtract), &[places, start], &ty)?;
-            let is_inside = Type::new(DType::U8, &[size]);
-            let operands = [places.clone(), self.counted(length, dtype)?];
-            let is_inside = self.run(&Op::Binary(Binary::Less), &operands, &is_inside)?;
-            let is_inside = is_inside.with_view(is_inside.view.broadcast(&flags.shape, &[axis])?);
-            inside = Some(match inside {
-                None => is_inside,
-                Some(others) => self.run(&Op::Binary(Binary::LogicalAnd), &[others, is_inside], &flags)?,
-            });
+            let places = self.run(&Op::Binary(Binary::Subtract), &[places, start.clone()], &ty)?;
+            let is = |op, number: u64| {
+                let ty = Type { dtype: DType::U8, ..ty.clone() };
+                self.run(&Op::Binary(op), &[places.clone(), self.number(number)?], &ty)
+            };
+            for condition in [is(Binary::GreaterEqual, 0)?, is(Binary::Less, slice.view.shape[axis])?] {
+                let condition = condition.with_view(condition.view.broadcast(&flags.shape, &[axis])?);
+                inside = Some(match inside {
+                    None => condition,
+                    Some(others) => self.run(&Op::Binary(Binary::LogicalAnd), &[others, condition], &flags)?,
+                });
+            }
             let mut ty = part.view.ty();
-            ty.shape[axis] = size;
+            ty.shape[axis] = sizes[axis];
             part = self.run(&Op::from(Take { axis }), &[part, places], &ty)?;
         }
         if let Some(inside) = inside {
-            part = self.run(&Op::Select, &[inside, part, before], &region.view.ty())?;
+            part = self.run(&Op::Select, &[inside, part, region.clone()], &region.view.ty())?;
         }
-        copies::copy(self.engine, &part, &region, self.compile)?;
-        Ok(Some(whole))
+        copies::copy(self.engine, &part, region, self.compile)
     }
 
     /// A start that a tensor says, so that what begins there fits.

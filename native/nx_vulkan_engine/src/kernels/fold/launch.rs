@@ -7,7 +7,7 @@ use crate::kernels::fold::FoldSpec;
 use crate::kernels::{Arguments, Compile, Place, launch, reach_of};
 use crate::program::Function;
 use crate::shape::{Dims, Space, Strides};
-use crate::{Engine, Error, Result, Tensor, View};
+use crate::{Engine, Result, Tensor, Type, View};
 
 /// What to fold: the axes of `input` from `kept` on, for each index of those before.
 #[derive(Debug)]
@@ -31,9 +31,9 @@ pub fn fold(engine: &Engine, what: &Fold<'_>, compile: Compile) -> Result<()> {
     if far && let Some(axis) = (0..what.kept).find(|&axis| view.shape[axis] > 1) {
         return halves(engine, what, axis, compile);
     }
-    if folded.elements() > reach.far() {
-        let size = view.dtype.size_bytes();
-        return Err(Error::TooLarge { size_bytes: folded.elements() * size, limit_bytes: reach.far() * size });
+    let is_beyond = folded.elements().max(reach_of(view)) > reach.far();
+    if is_beyond && let Some(axis) = (what.kept..view.shape.len()).find(|&axis| view.shape[axis] > 1) {
+        return one_after_the_other(engine, what, axis, compile);
     }
     let far = reach.is_far(&[view])?;
     let spec = FoldSpec {
@@ -71,6 +71,22 @@ pub fn fold(engine: &Engine, what: &Fold<'_>, compile: Compile) -> Result<()> {
 
 fn space(view: &View, axes: std::ops::Range<usize>) -> Space {
     Space::new(&view.shape[axes.clone()], &[&view.strides[axes]])
+}
+
+/// A fold of the first half of the outermost axis that is folded, and one of the second half that begins with its result.
+fn one_after_the_other(engine: &Engine, what: &Fold<'_>, axis: usize, compile: Compile) -> Result<()> {
+    let view = &what.input.view;
+    let half = view.shape[axis] / 2;
+    let part = |start: u64, length: u64| {
+        let mut part = View::clone(view);
+        part.offset = part.offset.wrapping_add_signed(start as i64 * view.strides[axis]);
+        part.shape[axis] = length;
+        what.input.with_view(part)
+    };
+    let between = Tensor::uninitialized(engine, &Type::new(what.out.view.dtype, &[]))?;
+    fold(engine, &Fold { input: &part(0, half), out: &between, ..*what }, compile)?;
+    let rest = part(half, view.shape[axis] - half);
+    fold(engine, &Fold { input: &rest, initial: &between, ..*what }, compile)
 }
 
 /// Two folds of half the results each.

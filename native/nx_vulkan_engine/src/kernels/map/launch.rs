@@ -133,15 +133,45 @@ pub fn map(
     {
         let starts = SmallVec::from_elem(0, sizes.len());
         let part = Part { whole: sizes, sizes: SmallVec::from_slice(sizes), starts };
-        return part.halves(reach, inputs, outputs, &mut |part| {
-            let (steps, stored) = part.counted(&steps, outputs);
-            let inputs: SmallVec<[Operand<'_>; 4]> = inputs.iter().map(|o| part.of(o)).collect();
-            let outputs: SmallVec<[(Ref, Operand<'_>); 2]> =
-                stored.into_iter().zip(outputs).map(|(r, (_, o))| (r, part.of(o))).collect();
-            map_whole(engine, &part.sizes, &inputs, steps, &outputs, None, shapes, compile)
-        });
+        return map_part(engine, part, inputs, &steps, outputs, shapes, compile);
     }
     map_whole(engine, sizes, inputs, steps, outputs, None, shapes, compile)
+}
+
+/// Computes a tensor of the elements of a larger space from `starts` on.
+pub fn map_from(
+    engine: &Engine,
+    [whole, starts]: [&[u64]; 2],
+    inputs: &[Operand<'_>],
+    steps: &[Step],
+    (stored, out): (Ref, &Tensor),
+    compile: Compile,
+) -> Result<()> {
+    let view = &out.view;
+    let mut output = Operand::new(&out.buffer, view, Element::Typed(view.dtype));
+    // Parts begin where the space does.
+    let before = view.strides.iter().zip(starts).fold(0, |at: u64, (&s, n)| at.wrapping_add(n.wrapping_mul(s as u64)));
+    output.offset_bytes = output.offset_bytes.wrapping_sub(before.wrapping_mul(view.dtype.size_bytes()));
+    let part = Part { whole, sizes: view.shape.clone(), starts: SmallVec::from_slice(starts) };
+    map_part(engine, part, inputs, steps, &[(stored, output)], Shapes::Own, compile)
+}
+
+fn map_part(
+    engine: &Engine,
+    part: Part<'_>,
+    inputs: &[Operand<'_>],
+    steps: &[Step],
+    outputs: &[(Ref, Operand<'_>)],
+    shapes: Shapes,
+    compile: Compile,
+) -> Result<()> {
+    part.halves(engine.reach(), inputs, outputs, &mut |part| {
+        let (steps, stored) = part.counted(steps, outputs);
+        let inputs: SmallVec<[Operand<'_>; 4]> = inputs.iter().map(|o| part.of(o)).collect();
+        let outputs: SmallVec<[(Ref, Operand<'_>); 2]> =
+            stored.into_iter().zip(outputs).map(|(r, (_, o))| (r, part.of(o))).collect();
+        map_whole(engine, &part.sizes, &inputs, steps, &outputs, None, shapes, compile)
+    })
 }
 
 /// Computes an output at every index of `sizes`, which one launch counts, and stores it `shift` elements behind its

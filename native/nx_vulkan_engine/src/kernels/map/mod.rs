@@ -18,7 +18,7 @@ use crate::program::step::Ref;
 
 pub use generate::{Form, Port, Spec};
 pub(crate) use launch::takes_pairs;
-pub use launch::{Operand, Shapes, map, put};
+pub use launch::{Operand, Shapes, map, map_from, put};
 #[cfg(test)]
 pub(crate) use launch::{block_items, is_single, unrolls};
 

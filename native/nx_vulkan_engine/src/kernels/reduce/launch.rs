@@ -12,7 +12,7 @@ use crate::kernels::{Arguments, Compile, Kernel, Place, launch, reach_of};
 use crate::program::Reduction;
 use crate::shape::{Dims, Space, Strides};
 use crate::tuning::DeviceModel;
-use crate::{DType, Engine, Result, View};
+use crate::{DType, Engine, Result, Tensor, View};
 
 /// Elements that one invocation reduces before a reduction is worth splitting in chunks: enough to hide the second
 /// dispatch.
@@ -90,6 +90,36 @@ fn column_team(model: &DeviceModel, outputs: u64, elements: u64, bytes: u64) -> 
     (elements / columns.elements).next_power_of_two().clamp(1, most)
 }
 
+/// Where elements come from that a view of a whole shows.
+#[derive(Clone, Copy)]
+#[allow(missing_debug_implementations)]
+pub enum Source<'a> {
+    Memory(&'a Arc<Buffer>),
+    /// What makes up to so many elements at once, without gaps.
+    Made {
+        make: &'a dyn Fn(&View) -> Result<Tensor>,
+        most: u64,
+    },
+}
+
+impl Source<'_> {
+    fn is_aligned(self, part: &View) -> bool {
+        let address = match self {
+            Source::Memory(buffer) => buffer.address(),
+            Source::Made { .. } => 0,
+        };
+        (address + part.offset_bytes()).is_multiple_of(16)
+    }
+
+    /// How the elements lie.
+    fn seen(self, part: &View) -> View {
+        match self {
+            Source::Memory(_) => part.clone(),
+            Source::Made { .. } => View::contiguous(part.dtype, &part.shape),
+        }
+    }
+}
+
 /// Reduces `view` of `buffer` over `axes` into the contiguous tensor at `out`, in the order of the kept axes.
 pub fn reduce(
     engine: &Engine,
@@ -99,12 +129,28 @@ pub fn reduce(
     out: Target<'_>,
     compile: Compile,
 ) -> Result<()> {
+    reduce_from(engine, Source::Memory(buffer), view, what, out, compile)
+}
+
+/// The same from elsewhere; no C128 that is made.
+pub fn reduce_from(
+    engine: &Engine,
+    source: Source<'_>,
+    view: &View,
+    what: Reduce<'_>,
+    out: Target<'_>,
+    compile: Compile,
+) -> Result<()> {
     if what.reduction == Reduction::Sum && view.dtype == DType::C128 && what.out == DType::C128 {
         // The parts one by one, so that each sum is compensated.
         let parts = Reduce { out: DType::F64, ..what };
-        return reduce(engine, buffer, &view.parts(), parts, out, compile);
+        return reduce_from(engine, source, &view.parts(), parts, out, compile);
     }
-    let (near, most) = (engine.reach().near(view.dtype.size_bytes().max(what.out.size_bytes())), engine.reach().far());
+    let near = engine.reach().near(view.dtype.size_bytes().max(what.out.size_bytes()));
+    let most = match source {
+        Source::Memory(_) => engine.reach().far(),
+        Source::Made { most, .. } => most.min(engine.reach().far()),
+    };
     let kept: u64 = (0..view.shape.len()).filter(|a| !what.axes.contains(a)).map(|a| view.shape[a]).product();
     let is_large = |view: &View| reach_of(view) > near || view.elements() > most;
     if (is_large(view) || kept > near)
@@ -114,9 +160,9 @@ pub fn reduce(
             (axis + 1..view.shape.len()).filter(|a| !what.axes.contains(a)).map(|a| view.shape[a]).product();
         let half = view.shape[axis] / 2;
         let (first, second) = halve(view, axis, half)?;
-        reduce(engine, buffer, &first, what, out, compile)?;
+        reduce_from(engine, source, &first, what, out, compile)?;
         let moved = Target { offset_bytes: out.offset_bytes + half * inner * what.out.size_bytes(), ..out };
-        return reduce(engine, buffer, &second, what, moved, compile);
+        return reduce_from(engine, source, &second, what, moved, compile);
     }
     let mut parts: SmallVec<[View; 1]> = SmallVec::from_elem(view.clone(), 1);
     // Places count from the first element of a launch.
@@ -127,7 +173,7 @@ pub fn reduce(
         parts[at] = first;
         parts.insert(at + 1, second);
     }
-    reduce_parts(engine, buffer, &parts, what, out, far, compile)
+    reduce_parts(engine, source, &parts, what, out, far, compile)
 }
 
 fn outermost(view: &View, which: impl Fn(usize) -> bool) -> Option<usize> {
@@ -159,7 +205,7 @@ pub(super) fn spaces(view: &View, axes: &[usize]) -> (Space, Space) {
 
 fn reduce_parts(
     engine: &Engine,
-    buffer: &Arc<Buffer>,
+    source: Source<'_>,
     parts: &[View],
     what: Reduce<'_>,
     out: Target<'_>,
@@ -168,8 +214,9 @@ fn reduce_parts(
 ) -> Result<()> {
     let Some(view) = parts.first() else { return Ok(()) };
     let (kept, reduced) = spaces(view, what.axes);
-    let aligned = parts.iter().all(|p| (buffer.address() + p.offset_bytes()).is_multiple_of(16));
+    let aligned = parts.iter().all(|part| source.is_aligned(part));
     let layout = layout(&kept, &reduced, view.dtype, aligned, engine.model());
+    let (kept, reduced) = spaces(&source.seen(view), what.axes);
     let outputs = kept.elements();
     let partials = layout.chunks * parts.len() as u64;
     let reducer = Reducer { reduction: what.reduction, tie_high: what.tie_high, input: view.dtype, out: what.out };
@@ -190,13 +237,17 @@ fn reduce_parts(
     let kernel = |spec: &ReduceKernel| engine.kernel_reaching(spec, far, compile);
     let target =
         Place { buffer: out.buffer, address: out.buffer.address() + out.offset_bytes, strides: &[], element_bytes: 0 };
-    let input = |view: &View, strides: &[i64], run: &mut dyn FnMut(Place<'_>) -> Result<()>| {
-        run(Place {
-            buffer,
-            address: buffer.address() + view.offset_bytes(),
-            strides,
-            element_bytes: view.dtype.size_bytes(),
-        })
+    let input = |part: &View, strides: &[i64], run: &mut dyn FnMut(Place<'_>) -> Result<()>| {
+        let element_bytes = part.dtype.size_bytes();
+        match source {
+            Source::Memory(buffer) => {
+                run(Place { buffer, address: buffer.address() + part.offset_bytes(), strides, element_bytes })
+            }
+            Source::Made { make, .. } => {
+                let made = make(part)?;
+                run(Place { buffer: &made.buffer, address: made.address(), strides, element_bytes })
+            }
+        }
     };
     let stage = if partials > 1 { Stage::First } else { Stage::Whole };
     let first = spec(stage, &layout, reduced.rank(), layout.chunk);
@@ -219,7 +270,7 @@ fn reduce_parts(
     let last_kernel = kernel(&last)?;
     let scratch = engine.alloc(part_bytes * parts.len() as u64)?;
     for (i, part) in parts.iter().enumerate() {
-        let (kept, reduced) = spaces(part, what.axes);
+        let (kept, reduced) = spaces(&source.seen(part), what.axes);
         let (sizes, strides) = sizes_and_strides(&kept, &reduced);
         let elements = reduced.elements();
         let chunk = elements.div_ceil(layout.chunks).next_multiple_of(4).max(layout.chunk);

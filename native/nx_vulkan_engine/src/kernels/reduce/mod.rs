@@ -22,7 +22,7 @@ pub use generate::{Direction, Producer, ReduceEpilogue, ReduceSpec, Stage};
 pub use inner::{Factor, Finish, inner};
 #[cfg(test)]
 pub(crate) use launch::layout;
-pub use launch::{Reduce, Target, reduce};
+pub use launch::{Reduce, Source, Target, reduce, reduce_from};
 
 /// A reduction, and how many invocations share its elements.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -9,7 +9,7 @@ mod control;
 mod conv;
 mod elementwise;
 mod epilogue;
-mod fold;
+pub mod fold;
 mod fourier;
 mod layouts;
 mod narrow_products;

@@ -692,7 +692,10 @@ impl<'a> Fusion<'a> {
             return plan.reductions().next().is_none();
         }
         match self.apart && plan.reductions().next().is_some() {
-            true => Reductions::of(plan).is_some_and(|reductions| reductions.is_alone()),
+            true => {
+                let is_alone = Reductions::of(plan).is_some_and(|reductions| reductions.is_alone());
+                is_alone || plan.by_parts().is_some() && self.target.is_too_large(plan)
+            }
             false => self.target.takes(plan),
         }
     }

@@ -4,7 +4,7 @@ use crate::DType;
 use crate::program::Program;
 use crate::program::attention::Attention;
 use crate::program::attention_gradient::AttentionGradient;
-use crate::program::fused::Plan;
+use crate::program::fused::{Made, Plan};
 use crate::program::reductions::Reductions;
 use crate::program::rows::RowLimits;
 
@@ -34,6 +34,8 @@ pub struct Target {
     pub heads: Heads,
     /// The most vectors that one kernel multiplies with two matrices; 0 where none does.
     pub paired_vectors: u64,
+    /// The most bytes that memory has for what is reduced. More is reduced a part at a time.
+    pub reduced_bytes: u64,
     /// Whether groups of ops become one kernel each.
     pub fusion: bool,
     /// Whether small loops and runs of small ops become kernels of one workgroup.
@@ -67,7 +69,19 @@ pub struct Joins {
 impl Target {
     /// Whether there is a kernel for the plan.
     pub(super) fn takes(&self, plan: &Plan) -> bool {
-        plan.reductions().next().is_none() || Reductions::of(plan).is_some() || self.rows.fit(plan)
+        let reduces = plan.reductions().next().is_some();
+        let in_parts = || self.is_too_large(plan) && plan.stores.iter().all(|store| store.row);
+        !reduces || Reductions::of(plan).is_some() || self.rows.fit(plan) || in_parts()
+    }
+
+    /// Whether memory has no room for what a plan reduces.
+    pub fn is_too_large(&self, plan: &Plan) -> bool {
+        plan.reductions().any(|(_, value)| match value.made {
+            Made::Reduction { of, .. } => {
+                plan.elements().saturating_mul(plan.dtype(of).size_bytes()) > self.reduced_bytes
+            }
+            Made::Step(_) => false,
+        })
     }
 }
 
