@@ -67,6 +67,11 @@ pub struct View {
     pub offset: u64,
 }
 
+/// The greatest common divisor; that of 0 and a number is the number.
+pub fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
 /// How many elements a shape has; `u64::MAX` where no `u64` holds that.
 pub fn elements(shape: &[u64]) -> u64 {
     if shape.contains(&0) {

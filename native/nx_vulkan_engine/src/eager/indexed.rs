@@ -18,7 +18,7 @@ use crate::kernels::index::{
 use crate::kernels::sort::{Sort, SortKey, sort};
 use crate::kernels::{Arguments, KernelSpec, Place, launch};
 use crate::program::attribute::Axes;
-use crate::shape::{Dims, Strides, elements};
+use crate::shape::{Dims, Strides, elements, gcd};
 use crate::{DType, Error, Result, Tensor, Type, View};
 
 /// Updates that fit their tensor.
@@ -285,10 +285,6 @@ impl Indexed<'_> {
         }
         Ok(())
     }
-}
-
-fn gcd(a: u64, b: u64) -> u64 {
-    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 fn place<'a>(tensor: &'a Tensor, strides: &'a [i64]) -> Place<'a> {

@@ -5,7 +5,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::{Conv, Sizes};
-use crate::shape::Dims;
+use crate::shape::{Dims, gcd};
 
 /// Phases of a convolution at most.
 const MAX_PHASES: usize = 64;
@@ -49,10 +49,6 @@ struct Met {
     padding: (i64, i64),
 }
 
-fn greatest_common_divisor(a: u64, b: u64) -> u64 {
-    if b == 0 { a } else { greatest_common_divisor(b, a % b) }
-}
-
 impl Conv {
     /// The phases, if zeros lie between elements of the input and there are no more of them than is reasonable.
     pub fn phases(&self, sizes: &Sizes) -> Option<Vec<Phase>> {
@@ -77,8 +73,8 @@ impl Conv {
     fn phases_along(&self, sizes: &Sizes, axis: usize) -> Option<SmallVec<[Along; 4]>> {
         let (dilation, stride) = (self.input_dilation[axis], self.strides[axis]);
         let kernel_dilation = self.kernel_dilation[axis];
-        let by_stride = greatest_common_divisor(dilation, stride);
-        let by_kernel = greatest_common_divisor(dilation, kernel_dilation);
+        let by_stride = gcd(dilation, stride);
+        let by_kernel = gcd(dilation, kernel_dilation);
         let (step, kernel_step) = (dilation / by_stride, dilation / by_kernel);
         if step.max(kernel_step) > MAX_PHASES as u64 {
             return None;
