@@ -116,7 +116,7 @@ pub struct Summary {
     /// Memory that each run allocates besides: outputs, and what outlives a wait.
     pub own_bytes: u64,
     /// The most memory that a run takes at once besides its inputs, loops and branches that the host drives included,
-    /// in blocks of the pool, where no result has the memory of a donated input.
+    /// in blocks of the pool, where results have the memory of donated inputs.
     pub peak_bytes: u64,
     /// Of `own_bytes`, what has the memory of donated inputs that nobody else holds.
     pub donated_bytes: u64,

@@ -4,7 +4,7 @@ use super::array::{Array, indices, invalid};
 use super::{complex, elementwise};
 use crate::program::attribute::Axes;
 use crate::program::{Op, Reduction};
-use crate::shape::Dims;
+use crate::shape::{Dims, elements};
 use crate::value::Value;
 use crate::{Result, Type};
 
@@ -70,6 +70,13 @@ pub fn others(rank: usize, taken: &[&[usize]]) -> Axes {
     (0..rank).filter(|axis| !taken.iter().any(|t| t.contains(axis))).collect()
 }
 
+/// The positions of all elements along some axes, in the order of these, where the others are at their first element.
+fn offsets(shape: &[u64], axes: &[usize]) -> Vec<usize> {
+    let strides: Vec<usize> = axes.iter().map(|&axis| elements(&shape[axis + 1..]) as usize).collect();
+    let sizes = pick(shape, axes);
+    indices(&sizes).map(|index| index.iter().zip(&strides).map(|(&i, stride)| i as usize * stride).sum()).collect()
+}
+
 /// An index whose components along `axes` are those of `index`.
 pub fn place(own: &mut [u64], axes: &[usize], index: &[u64]) {
     for (&axis, &i) in axes.iter().zip(index) {
@@ -81,16 +88,11 @@ pub fn reduce(reduction: Reduction, a: &Array, axes: &Axes, tie_high: bool, out:
     let rank = a.ty.shape.len();
     let kept = others(rank, &[axes]);
     let reduced = others(rank, &[&kept]);
-    let (kept_shape, reduced_shape) = (pick(&a.ty.shape, &kept), pick(&a.ty.shape, &reduced));
+    let (kept, reduced) = (offsets(&a.ty.shape, &kept), offsets(&a.ty.shape, &reduced));
     let wide = out.dtype.ctype().dtype();
     let mut values = Vec::new();
-    for outer in indices(&kept_shape) {
-        let line = indices(&reduced_shape).map(|inner| {
-            let mut own = a.ty.shape.clone();
-            place(&mut own, &kept, &outer);
-            place(&mut own, &reduced, &inner);
-            a.at(&own)
-        });
+    for outer in &kept {
+        let line = reduced.iter().map(|inner| a.values[outer + inner]);
         let op = || Op::Reduce { reduction, axes: axes.clone(), tie_high };
         let cast = |v: Value| v.cast(wide);
         let value = match reduction {
@@ -134,21 +136,22 @@ fn best(line: impl Iterator<Item = Value>, least: bool, tie_high: bool) -> Optio
 
 /// Results in the order batch axes, free axes of `a`, free axes of `b`. Operands become elements of the compute type.
 pub fn dot([a, b]: [&Array; 2], contract: [&Axes; 2], batch: [&Axes; 2], out: &Type) -> Array {
-    let free = [others(a.ty.shape.len(), &[contract[0], batch[0]]), others(b.ty.shape.len(), &[contract[1], batch[1]])];
-    let depth = pick(&a.ty.shape, contract[0]);
     let wide = out.dtype.ctype().dtype();
-    let results = indices(&out.shape).map(|index| {
-        let (shared, rest) = index.split_at(batch[0].len());
-        let (left, right) = rest.split_at(free[0].len());
-        sum(indices(&depth).map(|inner| {
-            let (mut i, mut j) = (a.ty.shape.clone(), b.ty.shape.clone());
-            for (own, k, free_index) in [(&mut i, 0, left), (&mut j, 1, right)] {
-                place(own, batch[k], shared);
-                place(own, &free[k], free_index);
-                place(own, contract[k], &inner);
+    let operand = |own: &Array, k: usize| {
+        let shape = &own.ty.shape;
+        let free = others(shape.len(), &[contract[k], batch[k]]);
+        let values: Vec<Value> = own.values.iter().map(|value| value.cast(wide)).collect();
+        (values, [batch[k], &free, contract[k]].map(|axes| offsets(shape, axes)))
+    };
+    let ((a, [batch_a, free_a, depth_a]), (b, [batch_b, free_b, depth_b])) = (operand(a, 0), operand(b, 1));
+    let mut results = Vec::with_capacity(batch_a.len() * free_a.len() * free_b.len());
+    for (shared_a, shared_b) in batch_a.iter().zip(&batch_b) {
+        for left in &free_a {
+            for right in &free_b {
+                let (i, j) = (shared_a + left, shared_b + right);
+                results.push(sum(depth_a.iter().zip(&depth_b).map(|(k, l)| multiply(a[i + k], b[j + l]))));
             }
-            multiply(a.at(&i).cast(wide), b.at(&j).cast(wide))
-        }))
-    });
+        }
+    }
     Array::new(out, results)
 }
