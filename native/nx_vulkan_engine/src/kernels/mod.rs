@@ -5,6 +5,7 @@ pub mod dot;
 mod family;
 pub mod fft;
 pub mod fold;
+mod in_place;
 pub mod index;
 mod launch;
 pub mod linalg;

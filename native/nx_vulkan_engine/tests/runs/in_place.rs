@@ -7,7 +7,7 @@ use nx_vulkan_engine::eager::run_program;
 use nx_vulkan_engine::executable::Summary;
 use nx_vulkan_engine::program::attribute::Axes;
 use nx_vulkan_engine::program::ops::order::Scan;
-use nx_vulkan_engine::program::{Binary, Builder, Cumulative, Op, Operand, Program};
+use nx_vulkan_engine::program::{Binary, Builder, Cumulative, Op, Operand, Program, Reduction};
 use nx_vulkan_engine::reference::Array;
 use nx_vulkan_engine::{Compile, DType, Engine, Executable, Tensor, Type, Value};
 
@@ -173,6 +173,43 @@ fn parts_of_what_is_read_keep_their_place() {
         let as_wide = of_sums(1, &ty, |b, x| vec![b.as_type(b.multiply(x[0], 8.0), DType::S32)]);
         let taken = times(arena(&as_wide), &ty);
         assert!(n < 1 << 15 || taken < 0.1, "{taken} times {ty}");
+    }
+}
+
+fn softmax(b: &Builder, x: Operand, axis: usize) -> Operand {
+    let exp = b.exp(b.subtract(x, b.reduce(Reduction::Max, x, &[axis], true)));
+    b.divide(exp, b.reduce(Reduction::Sum, exp, &[axis], true))
+}
+
+#[test]
+fn rows_lie_where_what_they_are_made_of_lay() {
+    // Rows that teams share and that one invocation holds, with vectors that rows are no multiple of, and columns.
+    let shapes: [(&[u64], usize); 10] = [
+        (&[3, 1], 1),
+        (&[300, 7], 1),
+        (&[2000, 33], 1),
+        (&[1001, 64], 1),
+        (&[515, 100], 1),
+        (&[64, 128], 1),
+        (&[127, 1000], 1),
+        (&[9, 4096], 1),
+        (&[100, 301], 0),
+        (&[5, 60, 70], 1),
+    ];
+    for (k, (shape, axis)) in shapes.into_iter().enumerate() {
+        for dtype in [DType::F32, DType::Bf16, DType::F64, DType::F16].into_iter().skip(k % 2).step_by(2) {
+            let ty = Type::new(dtype, shape);
+            let taken = times(arena(&of_sums(1, &ty, |b, x| vec![softmax(b, x[0], axis)])), &ty);
+            assert!(ty.size_bytes() < 1 << 15 || taken < 0.3, "{taken} times {ty}");
+            // In the arena, and with a second operand, a result for each row, and one that is read in another order.
+            let within = |b: &Builder, x: &[Operand]| {
+                let shares = b.multiply(softmax(b, x[0], axis), x[1]);
+                vec![b.sum(sums(b, shares), &[0]), b.reduce(Reduction::Sum, shares, &[axis], false)]
+            };
+            let taken = times(arena(&of_sums(2, &ty, within)), &ty);
+            assert!(ty.size_bytes() < 1 << 15 || taken < 2.5, "{taken} times {ty}");
+            arena(&of_sums(1, &ty, |b, x| vec![b.multiply(softmax(b, x[0], axis), reversed(b, x[0]))]));
+        }
     }
 }
 

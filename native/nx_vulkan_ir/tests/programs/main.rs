@@ -4,6 +4,7 @@
 
 mod damaged;
 mod known_comparisons;
+mod labels;
 mod passes;
 #[path = "../../../nx_vulkan_engine/tests/common/recordings.rs"]
 mod recordings;

@@ -1,6 +1,7 @@
 //! Several reductions along rows, with what is computed between them.
 
 mod generate;
+mod in_place;
 mod launch;
 
 use nx_vulkan_spirv::generated::Generated;
@@ -8,8 +9,8 @@ use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::modes::FloatModes;
 use smallvec::SmallVec;
 
-use super::Arguments;
 use super::family::{Constants, KernelSpec, name_of_ops};
+use super::{Arguments, Pairs};
 use crate::Result;
 use crate::program::fused::{Computed, Made};
 use crate::program::ops::multiplied;
@@ -45,5 +46,9 @@ impl KernelSpec for RowsSpec {
             Made::Reduction { .. } => elements,
         };
         Some(self.values.iter().map(of).sum())
+    }
+
+    fn in_place(&self, arguments: &Arguments<'_>, first_output: usize) -> Pairs {
+        in_place::pairs(self, arguments, first_output)
     }
 }

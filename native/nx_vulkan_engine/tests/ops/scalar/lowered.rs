@@ -110,6 +110,16 @@ fn batches<const N: usize>(seed: u64, mut check: impl FnMut(&[Vec<u64>; N])) {
     }
 }
 
+/// Does the same for each of some cases, with a number of its own, on a thread of its own: hosts take longer than GPUs.
+fn beside_each_other<T: Copy + Send>(first: u64, cases: &[T], check: impl Fn(u64, T) + Sync) {
+    std::thread::scope(|scope| {
+        for (seed, &case) in (first..).zip(cases) {
+            let check = &check;
+            scope.spawn(move || check(seed, case));
+        }
+    });
+}
+
 #[test]
 fn binary_operations_of_f64_are_rounded_once() {
     let runner = lowered();
@@ -120,8 +130,8 @@ fn binary_operations_of_f64_are_rounded_once() {
         (Binary::Multiply, |a, b| a * b),
         (Binary::Divide, |a, b| a / b),
     ];
-    for (k, (op, host)) in operations.into_iter().enumerate() {
-        batches::<2>(k as u64 + 1, |[a, b]| {
+    beside_each_other(1, &operations, |seed, (op, host)| {
+        batches::<2>(seed, |[a, b]| {
             let got =
                 runner.run(Elementwise::Binary(op), &[(DType::F64, &bytes(a)), (DType::F64, &bytes(b))], DType::F64);
             for ((&a, &b), got) in a.iter().zip(b).zip(f64s(&got)) {
@@ -134,7 +144,7 @@ fn binary_operations_of_f64_are_rounded_once() {
                 );
             }
         });
-    }
+    });
     type Compare = fn(f64, f64) -> bool;
     let comparisons: [(Binary, Compare); 4] = [
         (Binary::Less, |a, b| a < b),
@@ -142,15 +152,15 @@ fn binary_operations_of_f64_are_rounded_once() {
         (Binary::Equal, |a, b| a == b),
         (Binary::NotEqual, |a, b| a != b),
     ];
-    for (k, (op, host)) in comparisons.into_iter().enumerate() {
-        batches::<2>(k as u64 + 11, |[a, b]| {
+    beside_each_other(11, &comparisons, |seed, (op, host)| {
+        batches::<2>(seed, |[a, b]| {
             let got =
                 runner.run(Elementwise::Binary(op), &[(DType::F64, &bytes(a)), (DType::F64, &bytes(b))], DType::U8);
             for ((&a, &b), got) in a.iter().zip(b).zip(got) {
                 assert_eq!(got != 0, host(f64::from_bits(a), f64::from_bits(b)), "{op:?} of {a:#x} and {b:#x}");
             }
         });
-    }
+    });
     runner.assert_valid();
 }
 
@@ -165,15 +175,21 @@ fn unary_operations_of_f64_are_exact() {
         // No -0.0 comes out.
         (Unary::Round, |x| x.round() + 0.0),
     ];
-    for (k, (op, host)) in operations.into_iter().enumerate() {
-        batches::<1>(k as u64 + 21, |[a]| {
+    beside_each_other(21, &operations, |seed, (op, host)| {
+        batches::<1>(seed, |[a]| {
             let got = runner.run(Elementwise::Unary(op), &[(DType::F64, &bytes(a))], DType::F64);
             for (&a, got) in a.iter().zip(f64s(&got)) {
                 let want = host(f64::from_bits(a));
                 assert!(same(got, want), "{op:?} of {a:#x}: {:#x}, not {:#x}", got.to_bits(), want.to_bits());
             }
         });
-    }
+    });
+    runner.assert_valid();
+}
+
+#[test]
+fn conversions_of_f64_are_rounded_once() {
+    let runner = lowered();
     batches::<1>(31, |[a]| {
         let got = runner.run(Elementwise::AsType, &[(DType::F64, &bytes(a))], DType::F32);
         for (&a, got) in a.iter().zip(got.chunks_exact(4)) {
@@ -187,7 +203,9 @@ fn unary_operations_of_f64_are_exact() {
             let want = f64::from(f32::from_bits(a as u32));
             assert!(same(got, want), "f64 of {:#x}: {got}, not {want}", a as u32);
         }
-        for integer in [DType::S32, DType::U32, DType::S64, DType::U64] {
+    });
+    beside_each_other(32, &[DType::S32, DType::U32, DType::S64, DType::U64], |seed, integer| {
+        batches::<1>(seed, |[a]| {
             let got = runner.run(Elementwise::AsType, &[(DType::F64, &bytes(a))], integer);
             for (&a, got) in a.iter().zip(got.chunks_exact(storage_bytes(integer))) {
                 let x = f64::from_bits(a);
@@ -215,7 +233,7 @@ fn unary_operations_of_f64_are_exact() {
                 };
                 assert!(same(got, want), "f64 of {integer} {a:#x}: {got}, not {want}");
             }
-        }
+        });
     });
     runner.assert_valid();
 }

@@ -27,6 +27,7 @@ mod slices_last;
 mod slices_to_concatenation;
 mod small_products;
 mod take_first;
+mod takes_to_reductions;
 mod target;
 mod transpose_products;
 mod unroll;
@@ -78,11 +79,23 @@ pub fn optimize(program: Program, target: &Target) -> Result<Program> {
             counted::note(&mut program);
         }
     }
+    program = taken_first(program, target)?;
     if target.workgroups {
         program = checked(dce::run(&workgroup::run(&program, target)?)?)?;
     }
     program = guarded(program, target)?;
     if target.fusion { fused(joined(program, target)?, target) } else { Ok(program) }
+}
+
+/// Reads elements where they are computed, with what reads all of them where that reduces them, and writes none to tensors
+/// of equal ones, in the programs of loops and branches too. A workgroup would read what has to be stored for it.
+fn taken_first(mut program: Program, target: &Target) -> Result<Program> {
+    nested(&mut program, |program| taken_first(program, target))?;
+    program = checked(take_first::run(&updates_to_choice::run(&program)?)?)?;
+    if target.fusion {
+        program = checked(takes_to_reductions::run(&program, target)?)?;
+    }
+    checked(dce::run(&program)?)
 }
 
 /// Makes one product of several, in the programs of loops and branches too.
@@ -172,7 +185,6 @@ fn fused(mut program: Program, target: &Target) -> Result<Program> {
     if target.heads.any() {
         program = checked(attention::run(&program, target)?)?;
     }
-    program = checked(take_first::run(&updates_to_choice::run(&program)?)?)?;
     program = checked(dce::run(&slices_last::run(&windows_to_axes::run(&program)?)?)?)?;
     program = halves_to_choice::run(&program)?;
     program = checked(dce::run(&cse::run(&program)?)?)?;
