@@ -636,4 +636,72 @@ mod tests {
             }
         }
     }
+
+    /// Numbers that look random, of one seed.
+    fn numbers(mut state: u64) -> impl FnMut(u64) -> u64 {
+        move |below| {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 33) % below
+        }
+    }
+
+    /// A step of training: layers forwards, whose results the gradients read, backwards, with some that skip layers,
+    /// results of their own and steps within layers. 0 is the input; gradients by parameters are results of the batch.
+    fn layers(seed: u64) -> (Vec<Command>, Vec<u64>, HashMap<u32, Role>) {
+        let mut number = numbers(seed);
+        let (mut commands, mut sizes, mut roles) = (Vec::new(), vec![64 << 20], HashMap::from([(0, Role::Other)]));
+        let made = |sizes: &mut Vec<u64>, commands: &mut Vec<Command>, reads: &[u32], bytes: u64| {
+            let id = sizes.len() as u32;
+            sizes.push(bytes);
+            commands.push(command(reads, id, Waits::All));
+            id
+        };
+        let mut kept: Vec<(u32, u32, u64)> = Vec::new();
+        let mut x = 0;
+        for _ in 0..20 + number(20) {
+            let bytes = (1 + number(64)) << 20;
+            let wide = made(&mut sizes, &mut commands, &[x], bytes * (1 + number(3)));
+            let skipped = kept.len().checked_sub(1 + number(4) as usize).map_or(x, |at| kept[at].1);
+            let next = made(&mut sizes, &mut commands, &[wide, skipped], bytes);
+            kept.push((wide, next, bytes));
+            x = next;
+        }
+        let mut gradient = x;
+        for &(wide, next, bytes) in kept.iter().rev() {
+            let split = made(&mut sizes, &mut commands, &[gradient, next], bytes * (1 + number(2)));
+            let by_weights = made(&mut sizes, &mut commands, &[split, wide], (1 + number(32)) << 20);
+            let bytes_of_weights = sizes[by_weights as usize];
+            let updated = made(&mut sizes, &mut commands, &[by_weights], bytes_of_weights);
+            roles.insert(updated, Role::Result);
+            gradient = made(&mut sizes, &mut commands, &[split, wide, gradient], bytes);
+        }
+        (commands, sizes, roles)
+    }
+
+    #[test]
+    fn steps_of_training_take_little_more_than_their_commands_one_by_one() {
+        for seed in 0..200 {
+            let (commands, sizes, roles) = layers(seed);
+            let role = |id: u32| roles.get(&id).copied().unwrap_or(Role::Intermediate);
+            // The most that is there at once where commands run as they come, and nothing is side by side.
+            let mut last: HashMap<u32, usize> = HashMap::new();
+            for (at, command) in commands.iter().enumerate() {
+                last.extend(command.ids().map(|id| (id, at)));
+            }
+            let (mut there, mut least) = (0u64, 0);
+            for (at, command) in commands.iter().enumerate() {
+                let is_own = |id: &u32| role(*id) == Role::Intermediate;
+                there += virtual_ids(&command.writes).filter(is_own).map(|id| sizes[id as usize]).sum::<u64>();
+                least = least.max(there);
+                let mut ids: Vec<u32> = command.ids().filter(|id| is_own(id) && last[id] == at).collect();
+                ids.dedup();
+                there -= ids.into_iter().map(|id| sizes[id as usize]).sum::<u64>();
+            }
+            for arena_bytes in [least, u64::MAX] {
+                let schedule = schedule(commands.clone(), &sizes, role, room(arena_bytes), SHORT);
+                let taken = schedule.places.arena_bytes.max(schedule.live_bytes.into_iter().max().unwrap());
+                assert!(taken <= least + least / MORE_THAN_LEAST, "{seed}: {taken}, and {least} one by one");
+            }
+        }
+    }
 }
