@@ -7,6 +7,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::lives::{Again, Lives, Made, Taken};
 use crate::program::fused::{Plan, shares_memory};
+use crate::program::ops::Class;
 use crate::program::passes::rewrite::Rewriter;
 use crate::program::passes::target::{Recompute, Target};
 use crate::program::passes::{dce, fuse};
@@ -239,7 +240,8 @@ impl Chain<'_> {
         let instruction = match &instruction.op {
             Op::Fused(_) if wanted.contains(&false) => dce::with_outputs(instruction, &wanted).ok()??,
             Op::Fused(_) => instruction.clone(),
-            op if epilogue::is_product(op) || op.elementwise().is_some() => instruction.clone(),
+            op if epilogue::is_product(op) => instruction.clone(),
+            op if matches!(op.class(), Class::Elementwise | Class::Gather) => instruction.clone(),
             _ => return None,
         };
         if let Op::Fused(body) = &instruction.op {
@@ -259,7 +261,12 @@ fn cost(program: &Program, flops_per_byte: u64) -> u64 {
             return 0;
         }
         let types: Vec<&Type> = instruction.operands.iter().filter_map(|&o| ty(o)).collect();
-        let bytes = types.iter().copied().chain(&instruction.outs).map(Type::size_bytes).sum::<u64>();
+        let mut bytes = types.iter().copied().chain(&instruction.outs).map(Type::size_bytes).sum::<u64>();
+        if let (Class::Gather, Some(from)) = (instruction.op.class(), types.first()) {
+            // It reads what it writes.
+            let written = instruction.outs.iter().map(Type::size_bytes).sum::<u64>();
+            bytes -= from.size_bytes().saturating_sub(written);
+        }
         let step = |step: &Instruction| {
             let elements = step.outs.first().map_or(0, Type::elements);
             step.op.elementwise().map_or(0, |op| op.instructions()).saturating_mul(elements)

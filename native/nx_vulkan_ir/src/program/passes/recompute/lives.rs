@@ -4,16 +4,20 @@ use std::collections::{BTreeSet, HashMap};
 
 use smallvec::SmallVec;
 
-use crate::Type;
 use crate::program::fused::{is_view, shares_memory};
+use crate::program::ops::Class;
 use crate::program::passes::target::Target;
 use crate::program::{Instruction, Op, Operand, Program};
+use crate::{DType, Type};
 
 /// The part of a result up to which its operands are kept for it.
 const LITTLE: u64 = 16;
 
 /// The part of the time between its readers for which an operand of the same size is kept for it.
 const LONGER: usize = 4;
+
+/// Bytes of an element of f32 as matrix units take it: three numbers of 16 bits.
+const SPLIT_BYTES: u64 = 6;
 
 /// A result of an instruction.
 pub struct Made {
@@ -42,6 +46,8 @@ pub struct Lives<'a> {
     pub target: &'a Target,
     /// Instructions that must run one after the other before each.
     pub level: Vec<usize>,
+    /// Bytes that each instruction takes besides its operands and results.
+    besides: Vec<u64>,
     pub results: Vec<Made>,
     /// The first result of each instruction.
     pub first: Vec<usize>,
@@ -51,13 +57,14 @@ pub struct Lives<'a> {
 
 impl<'a> Lives<'a> {
     pub fn of(program: &'a Program, target: &'a Target) -> Lives<'a> {
-        let (level, results, first, base) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        let mut lives = Lives { program, target, level, results, first, base };
+        let (level, besides, results, first, base) = (Vec::new(), Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let mut lives = Lives { program, target, level, besides, results, first, base };
         for (at, instruction) in program.instructions.iter().enumerate() {
             let bases: SmallVec<[Operand; 3]> = instruction.operands.iter().map(|&o| lives.base_of(o)).collect();
             let after = |operand: &Operand| lives.made(*operand).map(|made| lives.level[made.maker] + 1);
             let level = bases.iter().filter_map(after).max().unwrap_or(0);
             lives.level.push(level);
+            lives.besides.push(lives.split_bytes(instruction));
             lives.first.push(lives.results.len());
             let views = shares_memory(&instruction.op);
             for base in bases.iter().filter(|_| !views) {
@@ -119,6 +126,17 @@ impl<'a> Lives<'a> {
         }
     }
 
+    /// What the operands of a product take as matrix units read them, if those take it.
+    fn split_bytes(&self, instruction: &Instruction) -> u64 {
+        let Instruction { op, operands, outs } = instruction;
+        let types: SmallVec<[&Type; 3]> = operands.iter().filter_map(|&operand| self.ty(operand)).collect();
+        let is_split = self.target.matrix_units
+            && op.class() == Class::Product
+            && types.iter().all(|ty| ty.dtype == DType::F32)
+            && op.flops(&types, outs).is_some_and(|flops| flops / 2 >= self.target.joins.unit_work);
+        if is_split { types.iter().map(|ty| ty.elements().saturating_mul(SPLIT_BYTES)).sum() } else { 0 }
+    }
+
     /// The level at which results take most, and how many bytes.
     pub fn peak(&self) -> (usize, u64) {
         let last = self.level.iter().max().copied().unwrap_or(0);
@@ -131,11 +149,16 @@ impl<'a> Lives<'a> {
                 changes[end.min(last) + 1] -= i128::from(made.bytes);
             }
         }
+        let mut besides = vec![0u64; last + 2];
+        for (&level, &bytes) in self.level.iter().zip(&self.besides) {
+            besides[level] = besides[level].max(bytes);
+        }
         let (mut live, mut most) = (0, (0, 0));
         for (level, change) in changes.iter().enumerate() {
             live += change;
-            if live > most.1 {
-                most = (level, live);
+            let all = live + i128::from(besides[level]);
+            if all > most.1 {
+                most = (level, all);
             }
         }
         (most.0, u64::try_from(most.1).unwrap_or(u64::MAX))
