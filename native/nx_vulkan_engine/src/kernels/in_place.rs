@@ -23,13 +23,13 @@ impl Place<'_> {
     }
 }
 
-/// Pairs of places of which the second may share its memory with the first, if nothing else uses either meanwhile: of
-/// operands and results that are `is_whole`, by the numbers of their places, whose elements lie in the order of the
-/// launch's positions without gaps.
+/// Pairs of places of which the second may share its memory with the first, if nothing else uses either meanwhile. Of
+/// the operands and results whose numbers `is_whole` accepts elements lie in the order of the launch's positions,
+/// without gaps.
 ///
-/// For kernels whose invocations load all that they read before they store anything, and store to the positions of whole
-/// operands that they alone need from there: where an input's element lies at the bytes of the output's, nobody else has
-/// written it. Other kernels read elements that other invocations write.
+/// For kernels whose invocations load all that they read before they store anything, and need alone what lies at the
+/// positions that they store to: where an input's element lies at the bytes of the output's, nobody else has written
+/// it. Other kernels read elements that other invocations write.
 pub(super) fn pairs(arguments: &Arguments<'_>, first_output: usize, is_whole: impl Fn(usize) -> bool) -> Pairs {
     let Some((inputs, outputs)) = arguments.places.split_at_checked(first_output) else { return Pairs::new() };
     // What is read in two ways is read where others write.

@@ -14,7 +14,8 @@ fn small() -> Target {
     Target { joins: Joins { read_bytes: 1 << 12, ..gpu.joins }, ..gpu }
 }
 
-/// Rows of a table times weights that are put together, and what is made of that in wide results, of which gradients by both read these again. Then a result of `last` rows and columns.
+/// Rows of a table times weights that are put together, and what is made of that in wide results, of which gradients by
+/// both read these again. Then a result of `last` rows and columns.
 fn embedded(last: u64) -> Program {
     let b = Builder::new();
     let table = b.input(DType::F32, &[128, 32]);

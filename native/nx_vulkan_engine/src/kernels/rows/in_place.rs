@@ -5,9 +5,10 @@ use crate::kernels::{Arguments, Pairs, in_place};
 
 /// Pairs of places of which the second may share its memory with the first, if nothing else uses either meanwhile.
 ///
-/// An invocation holds its elements of a row before it stores one of them. What it reads of others, at the end of a row
-/// that is no multiple of its team's and in rows that are not there, it drops, but for extremes, which its team waits for
-/// before anything is stored.
+/// An invocation holds its elements of a row before it stores one of them. At the end of a row that is no multiple of
+/// its team's elements it reads others', too, and drops what it makes of them, but for extremes, which the team waits
+/// for before anything is stored. Teams of rows that are not there may read what is stored already, and store nothing.
+/// What is dropped may choose the long form of a function, which has the bits of the short one.
 pub(super) fn pairs(spec: &RowsSpec, arguments: &Arguments<'_>, first_output: usize) -> Pairs {
     let is_each = |port: &RowPort| port.along != Along::Row && !port.bounded;
     let ports = || spec.inputs.iter().chain(spec.outputs.iter().map(|(_, port)| port));

@@ -87,12 +87,17 @@ pub fn optimize(program: Program, target: &Target) -> Result<Program> {
     if target.fusion { fused(joined(program, target)?, target) } else { Ok(program) }
 }
 
-/// Reads elements where they are computed, with what reads all of them where that reduces them, and writes none to tensors
-/// of equal ones, in the programs of loops and branches too. A workgroup would read what has to be stored for it.
+/// Reads elements where they are computed, with what reads all of them where that reduces them, and writes none to
+/// tensors of equal ones, in the programs of loops and branches too. A workgroup would read what has to be stored for
+/// it.
 fn taken_first(mut program: Program, target: &Target) -> Result<Program> {
+    if !target.fusion {
+        return Ok(program);
+    }
     nested(&mut program, |program| taken_first(program, target))?;
     program = checked(take_first::run(&updates_to_choice::run(&program)?)?)?;
-    if target.fusion {
+    // There nothing is reduced that does not lie in memory.
+    if target.saving != Saving::Reductions {
         program = checked(takes_to_reductions::run(&program, target)?)?;
     }
     checked(dce::run(&program)?)

@@ -1,54 +1,61 @@
 //! Makes a reduction of a take of one element from each line of a result that is reduced along these lines, too: one
-//! kernel reads the result once for both, and nothing needs it behind that, so that what is made of it lies in its place.
+//! kernel of rows reads the result once for both, and nothing needs it behind that, so that what is made of it lies in
+//! its place.
 
-use std::collections::HashMap;
-
-use smallvec::SmallVec;
+use std::collections::{HashMap, HashSet};
 
 use super::Target;
 use super::rewrite::Rewriter;
 use crate::program::attribute::Scalar;
+use crate::program::fused::Plan;
 use crate::program::ops::index::{Indexing, TakeAlongAxis};
-use crate::program::{Binary, Instruction, Op, Operand, Program, Reduction};
+use crate::program::{Binary, Builder, Instruction, Op, Operand, Program, Reduction};
+use crate::shape::Dims;
 use crate::value::range;
 use crate::{DType, Result, Type};
 
-/// Bytes of a result from which on it is worth it.
+/// Bytes of a result from which on it is worth it, and up to which one launch reaches all of it.
 const LEAST_BYTES: u64 = 1 << 20;
+const MOST_BYTES: u64 = u32::MAX as u64;
 
-/// Words that the elements of a line take beside each other: they themselves, and what is made of them.
-const LIVE_WORDS: u32 = 2;
+/// Takes of one result at most, so that a kernel has reductions left for the lines.
+const MOST_TAKES: usize = 2;
 
 pub fn run(program: &Program, target: &Target) -> Result<Program> {
-    let found: Vec<Option<(usize, &Type)>> = Takes::new(program, target).found();
+    if !program.instructions.iter().any(|instruction| axis_of(&instruction.op).is_some()) {
+        return Ok(program.clone());
+    }
+    let found = Takes::new(program).found(target)?;
     let mut new = Rewriter::new(program);
-    for (old, line) in program.instructions.iter().zip(found) {
-        match line {
-            Some((axis, whole)) => {
-                let reduced = reduced(&mut new, old, whole, axis)?;
-                new.moved(reduced);
+    for (old, take) in program.instructions.iter().zip(found) {
+        let operands = new.operands(old)?;
+        match take {
+            Some(reduction) => {
+                let results = new.append(&reduction, &operands);
+                results.into_iter().for_each(|result| new.moved(result));
             }
-            None => {
-                let instruction = Instruction { operands: new.operands(old)?, ..old.clone() };
-                new.replace(instruction);
-            }
+            None => new.replace(Instruction { operands, ..old.clone() }),
         }
     }
     new.finish(program)
 }
 
+fn axis_of(op: &Op) -> Option<usize> {
+    match op {
+        Op::Indexing(Indexing::TakeAlongAxis(TakeAlongAxis { axis })) => Some(*axis),
+        _ => None,
+    }
+}
+
 struct Takes<'a> {
     program: &'a Program,
-    /// Elements of the longest line.
-    most: u64,
+    outputs: HashSet<Operand>,
     /// The instructions that read each operand, with their first results.
     users: HashMap<Operand, Vec<(usize, Operand)>>,
 }
 
 impl<'a> Takes<'a> {
-    fn new(program: &'a Program, target: &Target) -> Takes<'a> {
-        let limits = &target.rows;
-        let most = u64::from(limits.elements_of(LIVE_WORDS)) * u64::from(limits.planned_invocations);
+    fn new(program: &'a Program) -> Takes<'a> {
         let mut users: HashMap<Operand, Vec<(usize, Operand)>> = HashMap::new();
         let mut result = 0;
         for (at, instruction) in program.instructions.iter().enumerate() {
@@ -56,30 +63,37 @@ impl<'a> Takes<'a> {
             instruction.operands.iter().for_each(|&read| users.entry(read).or_default().push((at, first)));
             result += instruction.outs.len() as u32;
         }
-        Takes { program, most: most.min(i32::MAX as u64), users }
+        Takes { program, outputs: program.outputs.iter().copied().collect(), users }
     }
 
-    /// Of each instruction that is such a take, the axis, and the type of what it takes from.
-    fn found(&self) -> Vec<Option<(usize, &'a Type)>> {
+    /// What each instruction becomes that is such a take: a program of the result and the indices.
+    fn found(&self, target: &Target) -> Result<Vec<Option<Program>>> {
         let type_of = self.program.types();
+        let mut fits: HashMap<(Operand, usize), bool> = HashMap::new();
+        let mut found = Vec::with_capacity(self.program.instructions.len());
         let mut result = 0;
-        let found = self.program.instructions.iter().map(|old| {
+        for old in &self.program.instructions {
             let made = Operand::Result(result);
             result += old.outs.len() as u32;
-            let Op::Indexing(Indexing::TakeAlongAxis(TakeAlongAxis { axis })) = old.op else { return None };
-            let (&from @ Operand::Result(_), [out]) = (old.operands.first()?, old.outs.as_slice()) else { return None };
-            let whole = type_of(from)?;
-            let size = whole.shape[axis];
-            let is = out.shape[axis] == 1
-                && out.elements() * size == whole.elements()
-                && (2..=self.most).contains(&size)
-                && whole.size_bytes() >= LEAST_BYTES
-                && matches!(whole.dtype, DType::F16 | DType::Bf16 | DType::F32 | DType::F64)
-                && self.is_reduced(from, axis)
-                && self.is_computed_with(made);
-            is.then_some((axis, whole))
-        });
-        found.collect()
+            found.push(match (axis_of(&old.op), &old.operands[..]) {
+                (Some(axis), &[from @ Operand::Result(_), index]) => match (type_of(from), type_of(index)) {
+                    (Some(whole), Some(index)) if is_of_lines(whole, index, axis) && self.is_computed_with(made) => {
+                        let fits = match fits.get(&(from, axis)) {
+                            Some(&known) => known,
+                            None => {
+                                let fit = self.is_reduced(from, axis) && is_row(whole, index, axis, target)?;
+                                fits.insert((from, axis), fit);
+                                fit
+                            }
+                        };
+                        fits.then(|| reduction(whole, index, axis)).transpose()?
+                    }
+                    _ => None,
+                },
+                _ => None,
+            });
+        }
+        Ok(found)
     }
 
     fn users(&self, operand: Operand) -> impl Iterator<Item = (&'a Op, Operand)> + '_ {
@@ -87,50 +101,82 @@ impl<'a> Takes<'a> {
         self.users.get(&operand).into_iter().flatten().map(move |&(at, first)| (&program.instructions[at].op, first))
     }
 
-    /// Whether an operand, or what it is in another type, is reduced along an axis.
+    /// Whether an operand, or what it is in another type, is reduced along an axis, and few elements are taken of it.
     fn is_reduced(&self, operand: Operand, axis: usize) -> bool {
-        self.users(operand).any(|(op, made)| match op {
-            Op::Reduce { axes, .. } => axes[..] == [axis],
-            Op::AsType => self.is_reduced(made, axis),
-            _ => false,
-        })
+        let reduces = |op: &Op| matches!(op, Op::Reduce { axes, .. } if axes[..] == [axis]);
+        let is_reduced = self.users(operand).any(|(op, made)| match op {
+            Op::AsType => self.users(made).any(|(op, _)| reduces(op)),
+            op => reduces(op),
+        });
+        is_reduced && self.users(operand).filter(|(op, _)| axis_of(op).is_some()).count() <= MOST_TAKES
     }
 
     /// Whether arithmetic alone reads it, or what it is in another type: what moves numbers as they are would tell one
     /// NaN from another.
     fn is_computed_with(&self, operand: Operand) -> bool {
-        let computes = |(op, made): (&Op, Operand)| match op {
-            Op::Binary(Binary::Add | Binary::Subtract | Binary::Multiply | Binary::Divide) => true,
-            Op::AsType => self.is_computed_with(made),
-            _ => false,
-        };
-        !self.program.outputs.contains(&operand) && self.users(operand).all(computes)
+        let computes =
+            |op: &Op| matches!(op, Op::Binary(Binary::Add | Binary::Subtract | Binary::Multiply | Binary::Divide));
+        let is_hidden = |operand: Operand| !self.outputs.contains(&operand);
+        is_hidden(operand)
+            && self.users(operand).all(|(op, made)| match op {
+                Op::AsType => is_hidden(made) && self.users(made).all(|(op, _)| computes(op)),
+                op => computes(op),
+            })
     }
 }
 
+/// Whether indices take one element from each line of something large.
+fn is_of_lines(whole: &Type, index: &Type, axis: usize) -> bool {
+    let size = whole.shape[axis];
+    index.shape[axis] == 1
+        && index.elements() * size == whole.elements()
+        && (2..=i32::MAX as u64).contains(&size)
+        && (LEAST_BYTES..=MOST_BYTES).contains(&whole.size_bytes())
+        && matches!(whole.dtype, DType::F16 | DType::Bf16 | DType::F32 | DType::F64)
+}
+
+/// Whether one kernel of rows holds the lines for a softmax and the element that is taken.
+fn is_row(whole: &Type, index: &Type, axis: usize, target: &Target) -> Result<bool> {
+    let b = Builder::new();
+    let x = b.input(whole.dtype, &whole.shape);
+    let picked = picked(&b, x, b.input(index.dtype, &index.shape), axis);
+    let exp = b.exp(b.subtract(x, b.reduce(Reduction::Max, x, &[axis], true)));
+    let total = b.reduce(Reduction::Sum, exp, &[axis], true);
+    let shares = b.divide(exp, total);
+    let body = b.finish(&[picked, shares])?;
+    Ok(Plan::of(&body).is_ok_and(|plan| target.rows.fit(&plan)))
+}
+
+/// The take as a program of its operands.
+fn reduction(whole: &Type, index: &Type, axis: usize) -> Result<Program> {
+    let b = Builder::new();
+    let x = b.input(whole.dtype, &whole.shape);
+    let picked = picked(&b, x, b.input(index.dtype, &index.shape), axis);
+    b.finish(&[picked])
+}
+
 /// The largest of the element that is taken and -Inf in the place of all others.
-fn reduced(new: &mut Rewriter, take: &Instruction, whole: &Type, axis: usize) -> Result<Operand> {
-    let [from, index] = [new.operand(take.operands[0])?, new.operand(take.operands[1])?];
-    let lines = new.ty(index)?.clone();
-    // Indices out of bounds are clamped.
+fn picked(b: &Builder, x: Operand, index: Operand, axis: usize) -> Operand {
+    let (whole, lines) = (b.ty(x), b.ty(index));
     let (least, most) = range(lines.dtype);
-    let ends = [(Binary::Max, 0.max(least)), (Binary::Min, (whole.shape[axis] as i128 - 1).min(most))];
+    // Indices out of bounds are clamped.
     let mut place = index;
-    for (op, end) in ends {
-        let end = new.push_one(Op::Constant(Scalar::Int(end)), &[], &lines);
-        place = new.push_one(Op::Binary(op), &[place, end], &lines);
+    for (op, end, is_there) in [
+        (Binary::Max, 0, least < 0),
+        (Binary::Min, i128::from(whole.shape[axis]) - 1, most >= i128::from(whole.shape[axis])),
+    ] {
+        if is_there {
+            let end = b.push(Op::Constant(Scalar::Int(end)), &[], &lines);
+            place = b.push(Op::Binary(op), &[place, end], &lines);
+        }
     }
-    let place = new.push_one(Op::AsType, &[place], &Type { dtype: DType::S32, ..lines });
-    let along: SmallVec<[u64; 6]> =
-        whole.shape.iter().enumerate().map(|(k, &size)| if k == axis { size } else { 1 }).collect();
-    let along = Type { dtype: DType::S32, shape: along.into_iter().collect() };
-    let along = new.push_one(Op::Iota { axis: Some(axis) }, &[], &along);
-    let is_there = Type { dtype: DType::U8, ..whole.clone() };
-    let is_there = new.push_one(Op::Binary(Binary::Equal), &[along, place], &is_there);
-    let nothing = Type { dtype: whole.dtype, shape: Default::default() };
-    let nothing = new.push_one(Op::Constant(Scalar::Float(f64::NEG_INFINITY)), &[], &nothing);
-    let chosen = new.push_one(Op::Select, &[is_there, from, nothing], whole);
-    let reduce = Op::Reduce { reduction: Reduction::Max, axes: [axis].into_iter().collect(), tie_high: false };
-    let reduced = Type { dtype: whole.dtype, shape: take.outs[0].shape.clone() };
-    Ok(new.push_one(reduce, &[chosen], &reduced))
+    let place = b.push(Op::AsType, &[place], &Type { dtype: DType::S32, ..lines });
+    let mut along = Dims::from_elem(1, whole.shape.len());
+    along[axis] = whole.shape[axis];
+    let along = b.push(Op::Iota { axis: Some(axis) }, &[], &Type { dtype: DType::S32, shape: along });
+    let is_there = b.push(Op::Binary(Binary::Equal), &[along, place], &Type { dtype: DType::U8, ..whole.clone() });
+    let least = Type { dtype: whole.dtype, shape: Dims::new() };
+    let least = b.push(Op::Constant(Scalar::Float(f64::NEG_INFINITY)), &[], &least);
+    let chosen = b.push(Op::Select, &[is_there, x, least], &whole);
+    b.reduce(Reduction::Max, chosen, &[axis], true)
 }
