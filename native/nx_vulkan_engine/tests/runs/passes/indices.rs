@@ -3,13 +3,14 @@
 use nx_vulkan_engine::program::attribute::Scalar;
 use nx_vulkan_engine::program::ops::index::{IndexedAdd, IndexedPut, Indexing, TakeAlongAxis};
 use nx_vulkan_engine::program::passes::optimize;
-use nx_vulkan_engine::program::{Builder, Op, Operand, Program};
+use nx_vulkan_engine::program::{Binary, Builder, Op, Operand, Program, Reduction};
 use nx_vulkan_engine::reference::{self, Array};
 use nx_vulkan_engine::{Compile, DType, Executable, Tensor, Type, Value};
 
 use super::known::ops;
 use super::{difference, download, engine, gpu, graphs, run, upload};
 use crate::common::{self, Rng};
+use crate::in_place::sums;
 
 /// What counts along an axis of `lines`, or along another one where the updates are to stay.
 #[derive(Clone, Copy, PartialEq)]
@@ -254,6 +255,56 @@ fn copies_of_many_axes_of_two_stay_copies() {
         let got = executable.run(&[x], Compile::Allowed).unwrap()[0].to_vec::<f32>(engine()).unwrap();
         let once = (0..1u32 << axes).map(|i| (i.reverse_bits() >> (32 - axes)) as f32);
         assert!(got.into_iter().eq(once.clone().chain(once)), "{axes} axes");
+    }
+    common::assert_valid(engine());
+}
+
+#[test]
+fn losses_of_labels_lie_where_their_scores_lay() {
+    let (rows, classes) = (4099, 100);
+    for dtype in [DType::F32, DType::Bf16, DType::F16] {
+        let b = Builder::new();
+        let x = sums(&b, b.input(dtype, &[rows, classes]));
+        let labels = b.input(DType::S64, &[rows, 1]);
+        let picked = b.push(Op::from(TakeAlongAxis { axis: 1 }), &[x, labels], &Type::new(dtype, &[rows, 1]));
+        let wide = b.as_type(x, DType::F32);
+        let largest = b.reduce(Reduction::Max, wide, &[1], true);
+        let exp = b.exp(b.subtract(wide, largest));
+        let total = b.reduce(Reduction::Sum, exp, &[1], true);
+        let loss = b.subtract(b.add(b.log(total), largest), b.as_type(picked, DType::F32));
+        let places = b.push(Op::Iota { axis: Some(1) }, &[], &Type::new(DType::S64, &[1, classes]));
+        let shares = b.subtract(b.divide(exp, total), b.as_type(b.binary(Binary::Equal, places, labels), DType::F32));
+        let outputs = [loss, b.add(picked, picked), shares];
+        let program = b.finish(&outputs).unwrap();
+        let special = [-0.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN];
+        // Sums of scores are special from some place of a row on, or zeros of either sign.
+        let score = |i: u64| match (i / classes % 9, i % classes) {
+            (0, _) => -0.0,
+            (k @ 1..=4, at) if at == i / classes % 90 => special[k as usize - 1],
+            (_, at) => (i * 7919 % 33) as f64 / 64.0 - 0.25 + (at % 2) as f64 / 128.0,
+        };
+        let label = |row: u64| match row % 13 {
+            5 => -3,
+            6 => i128::from(classes) + 2,
+            _ => i128::from(row * 37 % classes),
+        };
+        let scores = Type::new(dtype, &[rows, classes]);
+        let inputs = [
+            Array::new(&scores, (0..scores.elements()).map(|i| Value::Float(score(i)))),
+            Array::new(&Type::new(DType::S64, &[rows, 1]), (0..rows).map(|row| Value::Int(label(row)))),
+        ];
+        let executable = Executable::compile(engine(), program.clone()).unwrap();
+        let expected = run(&program, &inputs);
+        for _ in 0..2 {
+            let got = download(&executable.run(&upload(&inputs), Compile::Allowed).unwrap());
+            for (k, (got, expected)) in got.iter().zip(&expected).enumerate() {
+                assert_eq!(difference(got, expected), None, "output {k} of {program}");
+            }
+        }
+        let whole = Type::new(DType::F32, &[rows, classes]);
+        let taken = executable.summary().arena_bytes as f64 / whole.size_bytes() as f64;
+        // The shares have the place of scores of f32.
+        assert!(taken < if dtype == DType::F32 { 0.2 } else { 0.7 }, "{taken} times {whole}");
     }
     common::assert_valid(engine());
 }

@@ -1,5 +1,7 @@
 //! A program that is built anew while an old one is read.
 
+use std::collections::HashMap;
+
 use smallvec::SmallVec;
 
 use crate::program::attribute::Scalar;
@@ -135,6 +137,31 @@ pub fn with_joined(
         new.replace(Instruction { op, operands, outs: instruction.outs.clone() });
     }
     new.finish(old)
+}
+
+/// The instructions that read each result, in order; outputs of the program are read by one behind the last.
+pub fn readers(program: &Program) -> HashMap<Operand, Vec<usize>> {
+    let mut readers: HashMap<Operand, Vec<usize>> = HashMap::new();
+    for (at, instruction) in program.instructions.iter().enumerate() {
+        for operand in &instruction.operands {
+            readers.entry(*operand).or_default().push(at);
+        }
+    }
+    for output in &program.outputs {
+        readers.entry(*output).or_default().push(program.instructions.len());
+    }
+    readers
+}
+
+/// The result of each instruction that has one.
+pub fn results(program: &Program) -> Vec<Option<Operand>> {
+    let mut next = 0;
+    let mut result = |instruction: &Instruction| {
+        let first = next;
+        next += instruction.outs.len() as u32;
+        (instruction.outs.len() == 1).then_some(Operand::Result(first))
+    };
+    program.instructions.iter().map(&mut result).collect()
 }
 
 fn missing(operand: Operand) -> Error {

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::rewrite::Rewriter;
+use super::rewrite::{Rewriter, readers};
 use crate::program::ops::index::{Indexing, TakeAlongAxis};
 use crate::program::{Instruction, Op, Operand, Program};
 use crate::{Result, Type};
@@ -13,11 +13,7 @@ const MAX_PART: u64 = 4;
 
 pub fn run(program: &Program) -> Result<Program> {
     let mut new = Rewriter::new(program);
-    let mut users: HashMap<Operand, Vec<usize>> = HashMap::new();
-    for (at, instruction) in program.instructions.iter().enumerate() {
-        instruction.operands.iter().for_each(|&operand| users.entry(operand).or_default().push(at));
-    }
-    let takes = Takes { program, users, type_of: program.types(), maker: program.makers() };
+    let takes = Takes { program, readers: readers(program), type_of: program.types(), maker: program.makers() };
     for (at, old) in program.instructions.iter().enumerate() {
         let taken = match (&old.op, &old.operands[..], old.outs.as_slice()) {
             (&Op::Indexing(Indexing::TakeAlongAxis(TakeAlongAxis { axis })), &[a, indices], [out])
@@ -43,7 +39,7 @@ pub fn run(program: &Program) -> Result<Program> {
 
 struct Takes<'a, T, M> {
     program: &'a Program,
-    users: HashMap<Operand, Vec<usize>>,
+    readers: HashMap<Operand, Vec<usize>>,
     type_of: T,
     maker: M,
 }
@@ -61,18 +57,17 @@ struct Taking<'a> {
 
 impl<'a, T: Fn(Operand) -> Option<&'a Type>, M: Fn(Operand) -> Option<usize>> Takes<'a, T, M> {
     fn only_reader(&self, operand: Operand) -> Option<usize> {
-        let users = self.users.get(&operand).filter(|_| !self.program.outputs.contains(&operand))?;
-        users.iter().all(|user| *user == users[0]).then_some(users[0])
+        let readers = self.readers.get(&operand)?;
+        readers.iter().all(|reader| *reader == readers[0]).then_some(readers[0])
     }
 
     /// Whether kernels that read an operand can compute it: then it need not lie in memory.
     fn is_computed(&self, operand: Operand) -> bool {
-        let is_light = |&user: &usize| {
-            let op = &self.program.instructions[user].op;
+        let is_light = |op: &Op| {
             op.elementwise().is_some() || matches!(op, Op::Reduce { .. } | Op::Indexing(Indexing::TakeAlongAxis(_)))
         };
-        !self.program.outputs.contains(&operand)
-            && self.users.get(&operand).is_some_and(|users| users.iter().all(is_light))
+        let reads = |&at: &usize| self.program.instructions.get(at).is_some_and(|reader| is_light(&reader.op));
+        self.readers.get(&operand).is_some_and(|readers| readers.iter().all(reads))
     }
 
     /// The elements taken of an operand; `None` where nothing is won, or an operand can't be taken from.

@@ -2,10 +2,10 @@
 //! kernel of rows reads the result once for both, and nothing needs it behind that, so that what is made of it lies in
 //! its place.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use super::Target;
-use super::rewrite::Rewriter;
+use super::rewrite::{Rewriter, readers, results};
 use crate::program::attribute::Scalar;
 use crate::program::fused::Plan;
 use crate::program::ops::index::{Indexing, TakeAlongAxis};
@@ -49,66 +49,63 @@ fn axis_of(op: &Op) -> Option<usize> {
 
 struct Takes<'a> {
     program: &'a Program,
-    outputs: HashSet<Operand>,
-    /// The instructions that read each operand, with their first results.
-    users: HashMap<Operand, Vec<(usize, Operand)>>,
+    readers: HashMap<Operand, Vec<usize>>,
+    results: Vec<Option<Operand>>,
 }
 
 impl<'a> Takes<'a> {
     fn new(program: &'a Program) -> Takes<'a> {
-        let mut users: HashMap<Operand, Vec<(usize, Operand)>> = HashMap::new();
-        let mut result = 0;
-        for (at, instruction) in program.instructions.iter().enumerate() {
-            let first = Operand::Result(result);
-            instruction.operands.iter().for_each(|&read| users.entry(read).or_default().push((at, first)));
-            result += instruction.outs.len() as u32;
-        }
-        Takes { program, outputs: program.outputs.iter().copied().collect(), users }
+        Takes { program, readers: readers(program), results: results(program) }
     }
 
     /// What each instruction becomes that is such a take: a program of the result and the indices.
     fn found(&self, target: &Target) -> Result<Vec<Option<Program>>> {
         let type_of = self.program.types();
         let mut fits: HashMap<(Operand, usize), bool> = HashMap::new();
-        let mut found = Vec::with_capacity(self.program.instructions.len());
-        let mut result = 0;
-        for old in &self.program.instructions {
-            let made = Operand::Result(result);
-            result += old.outs.len() as u32;
-            found.push(match (axis_of(&old.op), &old.operands[..]) {
-                (Some(axis), &[from @ Operand::Result(_), index]) => match (type_of(from), type_of(index)) {
-                    (Some(whole), Some(index)) if is_of_lines(whole, index, axis) && self.is_computed_with(made) => {
-                        let fits = match fits.get(&(from, axis)) {
-                            Some(&known) => known,
-                            None => {
-                                let fit = self.is_reduced(from, axis) && is_row(whole, index, axis, target)?;
-                                fits.insert((from, axis), fit);
-                                fit
-                            }
-                        };
-                        fits.then(|| reduction(whole, index, axis)).transpose()?
-                    }
-                    _ => None,
-                },
-                _ => None,
-            });
-        }
-        Ok(found)
+        let mut of = |(at, old): (usize, &Instruction)| {
+            let Some((axis, from, whole, index)) = self.candidate(at, old, &type_of) else { return Ok(None) };
+            let fits = match fits.get(&(from, axis)) {
+                Some(&known) => known,
+                None => {
+                    let fit = self.is_reduced(from, axis) && is_row(whole, index, axis, target)?;
+                    fits.insert((from, axis), fit);
+                    fit
+                }
+            };
+            fits.then(|| reduction(whole, index, axis)).transpose()
+        };
+        self.program.instructions.iter().enumerate().map(&mut of).collect()
     }
 
-    fn users(&self, operand: Operand) -> impl Iterator<Item = (&'a Op, Operand)> + '_ {
-        let program = self.program;
-        self.users.get(&operand).into_iter().flatten().map(move |&(at, first)| (&program.instructions[at].op, first))
+    /// The axis, the operand and its type, and that of the indices, of what takes one element from each line of a large
+    /// result for arithmetic alone.
+    fn candidate(
+        &self,
+        at: usize,
+        old: &Instruction,
+        type_of: impl Fn(Operand) -> Option<&'a Type>,
+    ) -> Option<(usize, Operand, &'a Type, &'a Type)> {
+        let axis = axis_of(&old.op)?;
+        let &[from @ Operand::Result(_), index] = &old.operands[..] else { return None };
+        let (whole, index) = (type_of(from)?, type_of(index)?);
+        let is = is_of_lines(whole, index, axis) && self.is_computed_with(self.results[at]?);
+        is.then_some((axis, from, whole, index))
+    }
+
+    /// What reads an operand, with its result; none for the program itself.
+    fn readers(&self, operand: Operand) -> impl Iterator<Item = Option<(&'a Op, Option<Operand>)>> + '_ {
+        let instruction = |&at: &usize| Some((&self.program.instructions.get(at)?.op, self.results[at]));
+        self.readers.get(&operand).into_iter().flatten().map(instruction)
     }
 
     /// Whether an operand, or what it is in another type, is reduced along an axis, and few elements are taken of it.
     fn is_reduced(&self, operand: Operand, axis: usize) -> bool {
         let reduces = |op: &Op| matches!(op, Op::Reduce { axes, .. } if axes[..] == [axis]);
-        let is_reduced = self.users(operand).any(|(op, made)| match op {
-            Op::AsType => self.users(made).any(|(op, _)| reduces(op)),
-            op => reduces(op),
+        let is_reduced = self.readers(operand).flatten().any(|(op, made)| match (op, made) {
+            (Op::AsType, Some(made)) => self.readers(made).flatten().any(|(op, _)| reduces(op)),
+            (op, _) => reduces(op),
         });
-        is_reduced && self.users(operand).filter(|(op, _)| axis_of(op).is_some()).count() <= MOST_TAKES
+        is_reduced && self.readers(operand).flatten().filter(|(op, _)| axis_of(op).is_some()).count() <= MOST_TAKES
     }
 
     /// Whether arithmetic alone reads it, or what it is in another type: what moves numbers as they are would tell one
@@ -116,12 +113,13 @@ impl<'a> Takes<'a> {
     fn is_computed_with(&self, operand: Operand) -> bool {
         let computes =
             |op: &Op| matches!(op, Op::Binary(Binary::Add | Binary::Subtract | Binary::Multiply | Binary::Divide));
-        let is_hidden = |operand: Operand| !self.outputs.contains(&operand);
-        is_hidden(operand)
-            && self.users(operand).all(|(op, made)| match op {
-                Op::AsType => is_hidden(made) && self.users(made).all(|(op, _)| computes(op)),
-                op => computes(op),
-            })
+        self.readers(operand).all(|reader| match reader {
+            Some((Op::AsType, Some(made))) => {
+                self.readers(made).all(|reader| reader.is_some_and(|(op, _)| computes(op)))
+            }
+            Some((op, _)) => computes(op),
+            None => false,
+        })
     }
 }
 

@@ -5,7 +5,7 @@ mod gradient;
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::rewrite::{checked, with_joined};
+use super::rewrite::{checked, readers, results, with_joined};
 use super::target::Target;
 use crate::program::attention::Attention;
 use crate::program::fused::MAX_VALUES;
@@ -44,31 +44,6 @@ pub fn run(program: &Program, target: &Target) -> Result<Program> {
         }
     }
     with_joined(program, |at, _| taken.contains(&at), |at, _| joined.remove(&at))
-}
-
-/// The instructions that read each result, in order; outputs of the program are read by one behind the last.
-fn readers(program: &Program) -> HashMap<Operand, Vec<usize>> {
-    let mut readers: HashMap<Operand, Vec<usize>> = HashMap::new();
-    for (at, instruction) in program.instructions.iter().enumerate() {
-        for operand in &instruction.operands {
-            readers.entry(*operand).or_default().push(at);
-        }
-    }
-    for output in &program.outputs {
-        readers.entry(*output).or_default().push(program.instructions.len());
-    }
-    readers
-}
-
-/// The result of each instruction that has one.
-fn results(program: &Program) -> Vec<Option<Operand>> {
-    let mut next = 0;
-    let mut result = |instruction: &Instruction| {
-        let first = next;
-        next += instruction.outs.len() as u32;
-        (instruction.outs.len() == 1).then_some(Operand::Result(first))
-    };
-    program.instructions.iter().map(&mut result).collect()
 }
 
 struct Search<'a> {

@@ -46,7 +46,7 @@ pub struct Lives<'a> {
     pub target: &'a Target,
     /// Instructions that must run one after the other before each.
     pub level: Vec<usize>,
-    /// Bytes that each instruction takes besides its operands and results.
+    /// Bytes that an instruction of each level takes besides operands and results.
     besides: Vec<u64>,
     pub results: Vec<Made>,
     /// The first result of each instruction.
@@ -64,7 +64,11 @@ impl<'a> Lives<'a> {
             let after = |operand: &Operand| lives.made(*operand).map(|made| lives.level[made.maker] + 1);
             let level = bases.iter().filter_map(after).max().unwrap_or(0);
             lives.level.push(level);
-            lives.besides.push(lives.split_bytes(instruction));
+            let split_bytes = lives.split_bytes(instruction);
+            if lives.besides.len() <= level {
+                lives.besides.resize(level + 1, 0);
+            }
+            lives.besides[level] = lives.besides[level].max(split_bytes);
             lives.first.push(lives.results.len());
             let views = shares_memory(&instruction.op);
             for base in bases.iter().filter(|_| !views) {
@@ -149,14 +153,10 @@ impl<'a> Lives<'a> {
                 changes[end.min(last) + 1] -= i128::from(made.bytes);
             }
         }
-        let mut besides = vec![0u64; last + 2];
-        for (&level, &bytes) in self.level.iter().zip(&self.besides) {
-            besides[level] = besides[level].max(bytes);
-        }
         let (mut live, mut most) = (0, (0, 0));
         for (level, change) in changes.iter().enumerate() {
             live += change;
-            let all = live + i128::from(besides[level]);
+            let all = live + i128::from(self.besides.get(level).copied().unwrap_or(0));
             if all > most.1 {
                 most = (level, all);
             }
