@@ -195,7 +195,8 @@ defmodule Half do
       parameters = init.(Map.delete(inputs, "seed"), Axon.ModelState.empty())
       config = struct(Text.GenerationConfig, max_new_tokens: tokens, pad_token_id: 0, eos_token_id: nil)
       generate = Text.Generation.build_generate(model, spec, config)
-      Measure.same({parameters, inputs}, fn {parameters, inputs} -> generate.(parameters, inputs).token_ids end)
+      requests = for inputs <- requests(inputs), do: {parameters, inputs}
+      Measure.turns(requests, fn {parameters, inputs} -> generate.(parameters, inputs).token_ids end)
     end
   end
 
@@ -206,9 +207,13 @@ defmodule Half do
       {init, predict} = module |> struct(options) |> Bumblebee.build_model(type) |> Axon.build()
       parameters = init.(inputs, Axon.ModelState.empty())
       predict = Bumblebee.result(predict)
-      Measure.same({parameters, inputs}, fn {parameters, inputs} -> predict.(parameters, inputs) end)
+      requests = for inputs <- requests(inputs), do: {parameters, inputs}
+      Measure.turns(requests, fn {parameters, inputs} -> predict.(parameters, inputs) end)
     end
   end
+
+  # Calls of a model differ from one another, though its weights are the same.
+  defp requests(inputs), do: [inputs, Map.new(inputs, fn {name, tensor} -> {name, Nx.reverse(tensor)} end)]
 
   # A row whose function takes tensors of these shapes as a tuple.
   defp of(shapes, type, fun) do

@@ -40,7 +40,10 @@ defmodule Measure do
   A row each call of which reads the same argument. The result before is given back, as it is in JAX and torch: the garbage collector, which does
   not see how large it is, would leave it.
   """
-  def same(x, step) do
+  def same(x, step), do: turns([x], step)
+
+  @doc "The same, where calls take these arguments in turns, as those of a server differ from one another."
+  def turns([first | _] = arguments, step) do
     jitted = Nx.Defn.jit(step)
 
     step = fn x ->
@@ -49,10 +52,18 @@ defmodule Measure do
       result
     end
 
-    {x, step, fn _ -> x end, :last}
+    next = fn _ ->
+      [_ | others] = Process.get({__MODULE__, :turns}, arguments)
+      turns = if others == [], do: arguments, else: others
+      Process.put({__MODULE__, :turns}, turns)
+      hd(turns)
+    end
+
+    {first, step, next, :last}
   end
 
   defp row(name, {argument, step, next, read}) do
+    Process.delete({__MODULE__, :turns})
     {first_us, result} = :timer.tc(fn -> tap(step.(argument), &wait/1) end)
     argument = next.(result)
     argument = run(argument, step, next, read, 2)

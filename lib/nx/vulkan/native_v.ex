@@ -336,7 +336,9 @@ defmodule Nx.Vulkan.NativeV do
   intermediate results (`:arena_bytes`) and of what each run allocates besides (`:own_bytes`), those of loops and
   branches that the host drives left out, and the most bytes that a run takes at once besides its inputs, with all of
   them (`:peak_bytes`; an estimate for factorizations that read values). What of `:own_bytes` has the memory of donated
-  inputs, where nothing else holds that, is `:donated_bytes`; `:peak_bytes` does not count it. Normal scheduler.
+  inputs, where nothing else holds that, is `:donated_bytes`; `:peak_bytes` does not count it. Copies of weights in other
+  layouts that are kept besides, where they come again from run to run while memory is not short, take `:kept_bytes` at
+  most. Normal scheduler.
   """
   @spec executable_info(ref) :: {:ok, map} | error
   def executable_info(_executable), do: nif_error()

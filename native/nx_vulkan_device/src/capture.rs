@@ -6,7 +6,7 @@ use nx_vulkan_ir::{Error, Result};
 use smallvec::SmallVec;
 
 use crate::kernel::{Launch, Pipeline, Waits};
-use crate::memory::{Buffer, DevicePool};
+use crate::memory::{Buffer, CopyForm, DevicePool};
 use crate::work::Work;
 
 /// Addresses of buffers without memory: above all that devices have, 2^40 bytes for each of 2^19 buffers.
@@ -155,6 +155,17 @@ pub struct CopyKey {
     pub form: String,
 }
 
+/// A copy that commands make of a buffer of the capture.
+#[derive(Debug, Clone)]
+pub struct CopyMade {
+    /// The number of the buffer.
+    pub source: u32,
+    /// What the copy is of it.
+    pub form: CopyForm,
+    /// The numbers of the buffers that the copy has.
+    pub buffers: SmallVec<[u32; 2]>,
+}
+
 #[derive(Debug)]
 struct Copied {
     key: CopyKey,
@@ -170,6 +181,8 @@ struct State {
     commands: Vec<Command>,
     /// Copies that later ops may read, too.
     copies: Vec<Copied>,
+    /// All that were made of buffers of the capture.
+    made: Vec<CopyMade>,
     /// Whether each op makes its own.
     is_unshared: bool,
 }
@@ -288,9 +301,20 @@ impl Capture {
     /// Notes a copy that the commands from a mark on make.
     pub fn note_copy(&self, key: CopyKey, buffers: SmallVec<[Arc<Buffer>; 2]>, mark: usize) {
         let mut state = self.lock();
-        if !state.is_unshared {
-            state.copies.push(Copied { key, buffers, mark });
+        if state.is_unshared {
+            return;
         }
+        if let Some((source, offset_bytes)) = buffer_of(key.address) {
+            let form = CopyForm { offset_bytes, form: key.form.clone() };
+            let numbers = buffers.iter().map(|buffer| buffer.virtual_id()).collect();
+            state.made.extend(Option::map(numbers, |buffers| CopyMade { source, form, buffers }));
+        }
+        state.copies.push(Copied { key, buffers, mark });
+    }
+
+    /// The copies that were noted of some buffers.
+    pub fn made_of(&self, is_wanted: impl Fn(u32) -> bool) -> Vec<CopyMade> {
+        self.lock().made.iter().filter(|made| is_wanted(made.source)).cloned().collect()
     }
 
     /// Lets each op make copies of its own, which lie in memory no longer than it takes.

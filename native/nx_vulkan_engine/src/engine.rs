@@ -92,6 +92,7 @@ struct Core {
     prints_profile: bool,
     precision: Precision,
     exact_attention: bool,
+    keeps_copies: bool,
     reach: Reach,
     pool: Arc<DevicePool>,
     model: DeviceModel,
@@ -152,6 +153,7 @@ impl Engine {
             prints_profile: options.profile == Profiling::Printed,
             precision: options.precision,
             exact_attention: options.exact_attention,
+            keeps_copies: options.keeps_copies,
             reach: options.reach,
             pool,
             model,
@@ -178,6 +180,11 @@ impl Engine {
     /// Whether attention has the bits of its ops one by one.
     pub fn has_exact_attention(&self) -> bool {
         self.core.exact_attention
+    }
+
+    /// Whether copies of inputs are kept for runs to come.
+    pub(crate) fn keeps_copies(&self) -> bool {
+        self.core.keeps_copies
     }
 
     /// How far one launch reaches.
@@ -388,6 +395,7 @@ impl Engine {
         if let Some(found) = check()? {
             return Ok(Some(found));
         }
+        self.forget_copies();
         self.core.pool.trim(self.core.stream.completed());
         if let Some(found) = check()? {
             return Ok(Some(found));

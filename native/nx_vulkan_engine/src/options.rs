@@ -42,6 +42,9 @@ pub struct Options {
     pub precision: Precision,
     /// Whether attention has the bits of its ops one by one, and not a kernel of its own.
     pub exact_attention: bool,
+    /// Whether copies of inputs in other layouts and types are kept where inputs come again from run to run while
+    /// others change, as the weights of a model do.
+    pub keeps_copies: bool,
     /// Types that are lowered although the device has them, to test what happens on one that has not.
     pub lower: Lacks,
     /// How far one launch reaches, less than it can to test what happens to tensors that are larger.
@@ -142,6 +145,16 @@ const ATTENTION: Variable<bool> = Variable {
     },
 };
 
+const KEEP_COPIES: Variable<bool> = Variable {
+    name: "NX_VULKAN_KEEP_COPIES",
+    expected: "1 or 0",
+    parse: |word| match word {
+        "1" | "true" => Some(true),
+        "0" | "false" => Some(false),
+        _ => None,
+    },
+};
+
 const LOWER: Variable<Lacks> = Variable {
     name: "NX_VULKAN_LOWER",
     expected: "all, or types of 8, 16 or 64 bits with commas between them",
@@ -187,8 +200,8 @@ impl Options {
     /// it), `NX_VULKAN_VALIDATION`, `NX_VULKAN_CACHE_DIR`, `NX_VULKAN_MEMORY_LIMIT` (bytes), `NX_VULKAN_TIME_LIMIT`
     /// (milliseconds), `NX_VULKAN_MAX_PIPELINES`, `NX_VULKAN_HOST_ACCESS` (`small` or `never`), `NX_VULKAN_DUMP_SPIRV`
     /// (a folder), `NX_VULKAN_PROFILE` (`1`: [`Profiling::Printed`]), `NX_VULKAN_STATISTICS` (`1`),
-    /// `NX_VULKAN_PRECISION` (`high`), `NX_VULKAN_ATTENTION` (`exact`), `NX_VULKAN_LOWER` (types, or `all`),
-    /// `NX_VULKAN_REACH` (bytes).
+    /// `NX_VULKAN_PRECISION` (`high`), `NX_VULKAN_ATTENTION` (`exact`), `NX_VULKAN_KEEP_COPIES` (`0`),
+    /// `NX_VULKAN_LOWER` (types, or `all`), `NX_VULKAN_REACH` (bytes).
     ///
     /// What none of them can mean is as if it were not set: see [`Options::check_env`].
     pub fn from_env() -> Options {
@@ -208,6 +221,7 @@ impl Options {
             statistics: STATISTICS.read_if_valid().unwrap_or_default(),
             precision: PRECISION.read_if_valid().unwrap_or_default(),
             exact_attention: ATTENTION.read_if_valid().unwrap_or_default(),
+            keeps_copies: KEEP_COPIES.read_if_valid().unwrap_or(true),
             lower: LOWER.read_if_valid().unwrap_or_default(),
             reach: REACH.read_if_valid().map_or_else(Reach::default, Reach::of_bytes),
         }
@@ -241,6 +255,7 @@ fn check_variables(value_of: impl Fn(&str) -> Option<String>) -> Result<()> {
     REACH.read(&value_of)?;
     STATISTICS.read(&value_of)?;
     ATTENTION.read(&value_of)?;
+    KEEP_COPIES.read(&value_of)?;
     PRECISION.read(&value_of).map(|_| ())
 }
 
@@ -271,6 +286,7 @@ mod tests {
             ("NX_VULKAN_STATISTICS", "all"),
             ("NX_VULKAN_PRECISION", "bogus"),
             ("NX_VULKAN_ATTENTION", "1"),
+            ("NX_VULKAN_KEEP_COPIES", "never"),
         ] {
             let error = check(name, value).expect_err(name).to_string();
             assert!(error.contains(name) && error.ends_with(&format!("got {value}")), "{error}");

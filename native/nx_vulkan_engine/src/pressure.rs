@@ -1,10 +1,17 @@
-//! When owners of tensors had better give up what they hold no longer: a language with a garbage collector does not see
-//! how much memory that is.
+//! When owners of tensors had better give up what they hold no longer, since a language with a garbage collector does
+//! not see how much memory that is, and copies of tensors that are kept while memory is not short.
+
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use nx_vulkan_device::memory::{Buffer, Copies, CopyBuffers, CopyForm};
 
 use crate::Engine;
 
 /// Share of the budget in use, in percent, from which [`Engine::pressure`] asks the owners of tensors to collect.
 const PRESSURE_PERCENT: u64 = 75;
+
+/// Share of the budget in use, in percent, up to which copies are kept.
+const KEPT_PERCENT: u64 = 50;
 
 /// The share of the budget that is allocated, while memory is short, between two requests to collect garbage.
 const GARBAGE_STEP: u64 = 64;
@@ -14,7 +21,48 @@ const GARBAGE_STEP: u64 = 64;
 const GARBAGE_SHARE: u64 = 4;
 const LITTLE_GARBAGE_BYTES: u64 = 128 << 20;
 
+/// What holds the copies of each buffer that has some.
+#[derive(Debug, Default)]
+struct AllCopies(Mutex<Vec<Weak<Copies>>>);
+
 impl Engine {
+    /// Memory for a copy of a buffer in another form that is to be kept with it, of which the parts have these sizes;
+    /// none where memory is not for that, or where others may write the buffer.
+    pub(crate) fn room_for_copy(&self, of: &Arc<Buffer>, sizes: &[u64]) -> Option<CopyBuffers> {
+        let in_use_bytes = sizes.iter().fold(self.pool().in_use_bytes(), |sum, size| sum.saturating_add(*size));
+        // Those who know a buffer by its address have weak references.
+        let is_own = of.as_external().is_none() && Arc::weak_count(of) == 0;
+        let has_room = in_use_bytes / KEPT_PERCENT < self.budget_bytes() / 100;
+        if !is_own || !has_room {
+            return None;
+        }
+        sizes.iter().map(|&size| self.alloc(size).ok()).collect()
+    }
+
+    /// The copy of a buffer's elements from an offset on that was kept, if what made it was not lost.
+    pub(crate) fn kept_copy(&self, of: &Buffer, offset_bytes: u64, form: &str) -> Option<CopyBuffers> {
+        let found = of.copy_as(offset_bytes, form)?;
+        self.stream().check_contents(found.iter().map(|buffer| &**buffer)).is_ok().then_some(found)
+    }
+
+    /// Keeps a copy of a buffer's elements until something writes these, the buffer is gone, or memory is short.
+    pub(crate) fn keep_copy(&self, of: &Buffer, form: CopyForm, buffers: CopyBuffers) {
+        let copies = of.keep_copy(form, buffers);
+        if Arc::weak_count(copies) == 0 {
+            let mut all = self.state::<AllCopies>().0.lock().unwrap_or_else(PoisonError::into_inner);
+            if all.len() == all.capacity() {
+                all.retain(|copies| copies.strong_count() > 0);
+            }
+            all.push(Arc::downgrade(copies));
+        }
+    }
+
+    /// Gives up all copies that are kept.
+    pub(crate) fn forget_copies(&self) {
+        let all = std::mem::take(&mut *self.state::<AllCopies>().0.lock().unwrap_or_else(PoisonError::into_inner));
+        all.iter().filter_map(Weak::upgrade).for_each(|copies| copies.clear());
+    }
+
     /// Whether so much device memory is in use that owners of unused tensors should be collected.
     pub fn pressure(&self) -> bool {
         self.pool().in_use_bytes() / PRESSURE_PERCENT >= self.budget_bytes() / 100

@@ -72,7 +72,7 @@ impl Tensor {
         engine.wait()?;
         engine.stream().check_contents(std::iter::once(&*tensor.buffer))?;
         // Whoever has the address may write there.
-        tensor.buffer.forget_value();
+        tensor.buffer.forget_contents();
         engine.state::<Shared>().add(&tensor, holder);
         Ok(tensor)
     }

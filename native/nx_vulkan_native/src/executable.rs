@@ -14,7 +14,7 @@ use crate::{device, error, term};
 
 mod atoms {
     rustler::atoms! {
-        ok, nil, commands, barriers, waits, arena_bytes, own_bytes, peak_bytes, donated_bytes,
+        ok, nil, commands, barriers, waits, arena_bytes, own_bytes, peak_bytes, donated_bytes, kept_bytes,
         kernel, groups, barrier, read_bytes, written_bytes, flops, live_bytes, wait, collect, size_bytes,
         made_by, read_by,
     }
@@ -96,6 +96,7 @@ fn executable_info<'a>(env: Env<'a>, executable: Term<'a>) -> Term<'a> {
                 (atoms::own_bytes(), summary.own_bytes),
                 (atoms::peak_bytes(), summary.peak_bytes),
                 (atoms::donated_bytes(), summary.donated_bytes),
+                (atoms::kept_bytes(), summary.kept_bytes),
             ];
             let map = Term::map_from_pairs(env, &pairs).unwrap_or_else(|_| Term::map_new(env));
             (atoms::ok(), map).encode(env)

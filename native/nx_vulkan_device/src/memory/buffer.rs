@@ -7,11 +7,13 @@ use std::sync::{Arc, OnceLock};
 use ash::vk;
 
 use super::block::{Block, FreeBlock, Hazard};
+use super::copies::{Copies, CopyBuffers, CopyForm};
 use super::external::External;
 use super::{DevicePool, MemoryKind};
 
 /// Device memory with a size in bytes. The contents are undefined until something is written.
 pub struct Buffer {
+    id: u64,
     block: Block,
     size_bytes: u64,
     write_epoch: AtomicU64,
@@ -29,13 +31,19 @@ pub struct Buffer {
     value: OnceLock<[u8; 16]>,
     /// Whether it still has them: nothing but the host has written it.
     has_value: AtomicBool,
+    /// What is kept of it in other forms.
+    copies: OnceLock<Arc<Copies>>,
 }
+
+/// The number of the next buffer.
+static NEXT: AtomicU64 = AtomicU64::new(1);
 
 impl Buffer {
     /// So many bytes at the beginning of a block, which goes back to the pool with the last reference.
     pub fn new(free: FreeBlock, size_bytes: u64, pool: Arc<DevicePool>) -> Buffer {
         let h = free.hazard;
         Buffer {
+            id: NEXT.fetch_add(1, Relaxed),
             block: free.block,
             size_bytes,
             write_epoch: AtomicU64::new(h.write_epoch),
@@ -48,6 +56,7 @@ impl Buffer {
             virtual_id: None,
             value: OnceLock::new(),
             has_value: AtomicBool::new(false),
+            copies: OnceLock::new(),
         }
     }
 
@@ -65,6 +74,11 @@ impl Buffer {
         let mut buffer = Buffer::new(FreeBlock { block, hazard: Hazard::default() }, size_bytes, pool);
         buffer.virtual_id = Some(id);
         buffer
+    }
+
+    /// A number that no other buffer has, nor one that came before it.
+    pub fn id(&self) -> u64 {
+        self.id
     }
 
     /// The number of a buffer without memory.
@@ -132,7 +146,7 @@ impl Buffer {
 
     /// Notes that work of this epoch and submission writes it.
     pub(crate) fn mark_write(&self, epoch: u64, serial: u64) {
-        self.forget_value();
+        self.forget_contents();
         self.write_epoch.store(epoch, Relaxed);
         self.write_serial.store(serial, Relaxed);
         self.use_serial.store(serial, Relaxed);
@@ -157,9 +171,24 @@ impl Buffer {
         }
     }
 
-    /// Forgets it, because others may write the memory.
-    pub fn forget_value(&self) {
+    /// Forgets it, and copies of the elements, because something writes the memory.
+    pub fn forget_contents(&self) {
         self.has_value.store(false, Release);
+        if let Some(copies) = self.copies.get() {
+            copies.clear();
+        }
+    }
+
+    /// The copy of its elements from an offset on in another form that was kept since they were written.
+    pub fn copy_as(&self, offset_bytes: u64, form: &str) -> Option<CopyBuffers> {
+        self.copies.get()?.get(offset_bytes, form)
+    }
+
+    /// Keeps a copy of its elements until something writes them, or the buffer is gone. Answers what holds all of them.
+    pub fn keep_copy(&self, form: CopyForm, buffers: CopyBuffers) -> &Arc<Copies> {
+        let copies = self.copies.get_or_init(Arc::default);
+        copies.set(form, buffers);
+        copies
     }
 
     /// The bytes that the host wrote, with zeros behind them, unless something else has written the buffer since.

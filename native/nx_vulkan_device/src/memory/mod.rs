@@ -8,6 +8,7 @@ mod backing;
 mod block;
 mod buffer;
 mod class;
+mod copies;
 mod external;
 mod pool;
 #[cfg(test)]
@@ -19,6 +20,7 @@ pub use backing::HostAccess;
 pub use backing::{DeviceMemoryPlan, VulkanBacking};
 pub use block::{FreeBlock, MemoryKind};
 pub use buffer::Buffer;
+pub use copies::{Copies, CopyBuffers, CopyForm};
 pub use external::{External, imported_buffer, shared_buffer};
 pub use pool::{AllocError, Pool, part_bytes, reserved_bytes};
 pub(crate) use ring::Ring;

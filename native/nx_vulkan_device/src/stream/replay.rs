@@ -27,7 +27,9 @@ pub type Slots<'a> = SmallVec<[(&'a Buffer, u64); 64]>;
 pub struct Replay<'a> {
     /// In the order in which they are recorded.
     pub commands: &'a [Command],
-    /// Whether a barrier comes before each command.
+    /// The places of those that are recorded; `None` for all.
+    pub chosen: Option<&'a [u32]>,
+    /// Whether a barrier comes before each command that is recorded.
     pub barriers: &'a [bool],
     /// No run touches what another writes.
     pub runs: &'a [&'a [(&'a Buffer, u64)]],
@@ -35,6 +37,17 @@ pub struct Replay<'a> {
     pub reads: &'a [&'a Buffer],
     /// All buffers that they write.
     pub writes: &'a [&'a Buffer],
+}
+
+impl Replay<'_> {
+    /// The commands that are recorded, and whether a barrier comes before each.
+    fn chosen(&self) -> impl ExactSizeIterator<Item = (&Command, bool)> + Clone {
+        let count = self.barriers.len().min(self.chosen.map_or(self.commands.len(), <[u32]>::len));
+        (0..count).map(|k| {
+            let place = self.chosen.map_or(k, |places| places[k] as usize);
+            (&self.commands[place], self.barriers[k])
+        })
+    }
 }
 
 /// A command of a run, and what comes before it.
@@ -57,10 +70,10 @@ impl Stream {
     /// Each command accesses elements of the batch's `reads` and `writes` alone, and barriers stand where commands pass
     /// data to one another.
     pub unsafe fn replay(&self, replay: &Replay<'_>) -> Result<()> {
-        let deciding = deciding(replay.commands, replay.barriers);
-        let commands = replay.commands.iter().zip(replay.barriers).enumerate();
+        let deciding = deciding(replay.chosen());
+        let commands = replay.chosen().enumerate();
         // Each command for all runs: between two barriers nothing depends on anything else.
-        let mut items = commands.flat_map(|(i, (command, &waits))| {
+        let mut items = commands.flat_map(|(i, (command, waits))| {
             let decides = deciding.get(i) == Some(&true);
             replay.runs.iter().enumerate().map(move |(run, slots)| Item {
                 command,
@@ -278,17 +291,18 @@ fn is_nothing(command: &Command, slots: &[(&Buffer, u64)]) -> bool {
 
 /// The barriers that launches stand behind about which a buffer decides that none before them has asked: for each
 /// command, whether such a one comes before it; nothing where there are no such launches.
-fn deciding(commands: &[Command], barriers: &[bool]) -> Vec<bool> {
+fn deciding<'a>(commands: impl ExactSizeIterator<Item = (&'a Command, bool)>) -> Vec<bool> {
+    let count = commands.len();
     let mut deciding: Vec<bool> = Vec::new();
     let mut known: SmallVec<[u32; 4]> = SmallVec::new();
     let mut barrier = 0;
-    for (i, (command, &waits)) in commands.iter().zip(barriers).enumerate() {
+    for (i, (command, waits)) in commands.enumerate() {
         if waits {
             barrier = i;
         }
         if let Some(buffer) = command.decided_by().filter(|buffer| !known.contains(buffer)) {
             known.push(buffer);
-            deciding.resize(commands.len(), false);
+            deciding.resize(count, false);
             deciding[barrier] = true;
         }
     }
@@ -358,8 +372,8 @@ mod tests {
         let word = |buffer: u32| command(Gate::Word { buffer, offset_bytes: 0 });
         let counts = |buffer: u32| command(Gate::Counts { buffer, offset_bytes: 0 });
         let found = |commands: &[Command], barriers: &[u8]| {
-            let barriers: Vec<bool> = barriers.iter().map(|&waits| waits == 1).collect();
-            deciding(commands, &barriers).iter().map(|&decides| u8::from(decides)).collect::<Vec<u8>>()
+            let waits = barriers.iter().map(|&waits| waits == 1);
+            deciding(commands.iter().zip(waits)).iter().map(|&decides| u8::from(decides)).collect::<Vec<u8>>()
         };
         let open = || command(Gate::Open);
         assert_eq!(found(&[open(), open()], &[0, 1]), [0u8; 0]);

@@ -36,7 +36,7 @@ impl Stream {
         if data.is_empty() {
             return self.check();
         }
-        dst.forget_value();
+        dst.forget_contents();
         if !block.mapped.is_null() && self.is_complete(dst.use_serial()) {
             self.check()?;
             // SAFETY: the range was checked against the buffer, the block is mapped, and no submission uses it any

@@ -3,10 +3,11 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use nx_vulkan_device::capture::{Command, Place};
+use nx_vulkan_device::capture::{Command, CopyMade, Place};
 use nx_vulkan_device::memory::Buffer;
 
 use super::arena::Role;
+use super::kept::{KeptCopies, Recurring};
 use super::peak::bytes_of;
 use super::schedule::{Room, Schedule, schedule};
 use super::{ALIGN_BYTES, Batch, Donation, Executable, Life, Memory, Own, Step, Value, Work};
@@ -455,6 +456,12 @@ impl<'a> Builder<'a> {
             |id: &u32| lives.get(id).map_or(Some(0), |life| Some(life.last).filter(|&last| last != usize::MAX));
         let read_last: Vec<Option<usize>> = self.bound.iter().map(read_last).collect();
         let given = self.given(&read_last);
+        let is_kept = |id: u32| {
+            let input = bound.get(&id).map(|&i| i as usize).filter(|&i| i < inputs.len());
+            input.is_some_and(|i| self.donated.get(i) != Some(&true))
+        };
+        let copies = self.capturing.capture().filter(|_| self.engine.keeps_copies());
+        let copies = copies.map(|capture| capture.made_of(is_kept)).unwrap_or_default();
         let last = self.drafts.len().saturating_sub(1);
         let mut donations: Vec<Donation> = Vec::new();
         let mut together: Vec<Vec<u32>> = Vec::new();
@@ -493,7 +500,7 @@ impl<'a> Builder<'a> {
                         (!behind.is_empty())
                             .then(|| behind.iter().filter_map(|(_, id)| numbers.get(id).copied()).collect()),
                     );
-                    Ok(Step::Batch(Box::new(batch(schedule, &bound, &numbers))))
+                    Ok(Step::Batch(Box::new(batch(schedule, (&bound, &numbers), &copies, &sizes))))
                 }
                 Draft::Wait { work, operands } => {
                     Ok(Step::Wait { work, operands: operands.iter().map(value).collect::<Result<_>>()? })
@@ -509,6 +516,7 @@ impl<'a> Builder<'a> {
             read_last,
             donations,
             outputs: outputs.iter().map(value).collect::<Result<_>>()?,
+            recurring: Recurring::default(),
         })
     }
 }
@@ -550,7 +558,13 @@ fn lives(drafts: &[Draft], outputs: &[Tensor]) -> HashMap<u32, Life> {
     lives
 }
 
-fn batch(mut schedule: Schedule, bound: &HashMap<u32, u32>, own: &HashMap<u32, u32>) -> Batch {
+/// A batch whose buffers, by their sizes, are bound or of their own by these numbers, and copies that it may make.
+fn batch(
+    mut schedule: Schedule,
+    (bound, own): (&HashMap<u32, u32>, &HashMap<u32, u32>),
+    copies: &[CopyMade],
+    sizes: &[u64],
+) -> Batch {
     let mut slots: Vec<Memory> = Vec::new();
     let mut numbers: HashMap<u32, u32> = HashMap::new();
     let mut written: Vec<u32> = Vec::new();
@@ -579,7 +593,9 @@ fn batch(mut schedule: Schedule, bound: &HashMap<u32, u32>, own: &HashMap<u32, u
     for command in &mut schedule.commands {
         command.renumber(|id| numbers.get(&id).copied().unwrap_or(u32::MAX));
     }
-    Batch { schedule, slots, written, constants: constants.into_values().collect() }
+    let (number, input) = (|id: u32| numbers.get(&id).copied(), |id: u32| bound.get(&id).copied());
+    let kept = KeptCopies::of(copies, &schedule.commands, &slots, sizes, number, input);
+    Batch { schedule, slots, written, constants: constants.into_values().collect(), kept }
 }
 
 #[cfg(test)]

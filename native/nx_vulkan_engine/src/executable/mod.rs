@@ -9,6 +9,7 @@ mod compile;
 mod control;
 mod describe;
 mod donation;
+mod kept;
 mod parts;
 mod peak;
 mod schedule;
@@ -22,6 +23,7 @@ use smallvec::SmallVec;
 use control::Looped;
 pub use describe::{Described, Launched};
 use donation::{Donation, Given};
+use kept::{KeptBuffers, KeptCopies, Recurring};
 use schedule::Schedule;
 pub(crate) use side_by_side::{Cost, Lane};
 
@@ -67,6 +69,8 @@ struct Batch {
     /// Of the memory that each run allocates, what the batch writes.
     written: Vec<u32>,
     constants: Vec<Arc<Buffer>>,
+    /// Copies of inputs that are kept with these where they come again.
+    kept: KeptCopies,
 }
 
 /// Whether a run is still wanted.
@@ -120,6 +124,9 @@ pub struct Summary {
     pub peak_bytes: u64,
     /// Of `own_bytes`, what has the memory of donated inputs that nobody else holds.
     pub donated_bytes: u64,
+    /// Memory of copies of inputs in other layouts and types, which is taken besides where inputs come again from run
+    /// to run while others change, and memory is not short.
+    pub kept_bytes: u64,
 }
 
 /// Memory that a run allocates before a step and gives up after another.
@@ -150,6 +157,7 @@ pub struct Executable {
     /// Inputs that are donated, and what has their memory from the last step on.
     donations: Vec<Donation>,
     outputs: Vec<Value>,
+    recurring: Recurring,
 }
 
 /// What a batch reads or writes.
@@ -161,6 +169,8 @@ struct Run<'a> {
     bound: Vec<Option<Tensor>>,
     own: Vec<Option<Arc<Buffer>>>,
     given: Given<'a>,
+    /// Of each input, whether it was that of the run before; empty where that does not matter.
+    recurring: Vec<bool>,
 }
 
 impl Executable {
@@ -178,6 +188,7 @@ impl Executable {
                 Step::Batch(batch) => {
                     summary.commands += batch.schedule.commands.len() as u64;
                     summary.barriers += batch.schedule.barriers.iter().filter(|&&waits| waits).count() as u64;
+                    summary.kept_bytes += batch.kept.size_bytes();
                     summary.arena_bytes = summary.arena_bytes.max(batch.schedule.places.arena_bytes);
                 }
             }
@@ -231,7 +242,9 @@ impl Executable {
         for input in inputs {
             bound.push(Some(aligned(engine, input, compile)?));
         }
-        let mut run = Run { engine, bound, own: vec![None; self.own.len()], given: Given::default() };
+        let keeps = self.steps.iter().any(|step| matches!(step, Step::Batch(batch) if !batch.kept.is_empty()));
+        let recurring = if keeps { self.recurring.note(&bound) } else { Vec::new() };
+        let mut run = Run { engine, bound, own: vec![None; self.own.len()], given: Given::default(), recurring };
         if let Some(spent) = spent {
             run.give(self, inputs, spent);
         }
@@ -335,25 +348,36 @@ impl Run<'_> {
             0 => None,
             size_bytes => Some(self.engine.alloc(size_bytes)?),
         };
+        let kept = if self.recurring.contains(&true) { self.kept(batch) } else { KeptBuffers::default() };
         let mut slots = Slots::with_capacity(batch.slots.len());
-        for memory in &batch.slots {
-            let (buffer, at) = self.place(memory, arena.as_ref())?;
+        for (id, memory) in (0..).zip(&batch.slots) {
+            let (buffer, at) = match kept.get(id) {
+                Some(buffer) => (buffer, 0),
+                None => self.place(memory, arena.as_ref())?,
+            };
             slots.push((&**buffer, at));
         }
-        let mut writes: Buffers<'_> = arena.iter().map(|buffer| &**buffer).collect();
+        let mut writes: Buffers<'_> = arena.iter().chain(kept.made()).map(|buffer| &**buffer).collect();
         writes.extend(batch.written.iter().filter_map(|&i| self.own.get(i as usize)?.as_deref()));
         let reads =
             batch.slots.iter().zip(&slots).filter(|(memory, _)| matches!(memory, Memory::Bound(_) | Memory::Own(_)));
-        let reads: Buffers<'_> =
-            reads.map(|(_, (buffer, _))| *buffer).chain(batch.constants.iter().map(|buffer| &**buffer)).collect();
+        let reads = reads.map(|(_, (buffer, _))| *buffer).chain(batch.constants.iter().map(|buffer| &**buffer));
+        let reads: Buffers<'_> = reads.chain(kept.found().map(|buffer| &**buffer)).collect();
         self.given.note_written(self.engine, batch)?;
+        let (chosen, barriers) = match kept.left() {
+            Some((chosen, barriers)) => (Some(chosen), barriers),
+            None => (None, &batch.schedule.barriers[..]),
+        };
         self.engine.replay(&Replay {
             commands: &batch.schedule.commands,
-            barriers: &batch.schedule.barriers,
+            chosen,
+            barriers,
             runs: &[&slots],
             reads: &reads,
             writes: &writes,
-        })
+        })?;
+        self.keep(batch, &kept);
+        Ok(())
     }
 
     fn wait(&mut self, work: &Work, operands: &[Value], compile: Compile, goes_on: GoesOn<'_>) -> Result<()> {

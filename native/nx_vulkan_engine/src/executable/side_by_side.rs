@@ -89,6 +89,7 @@ impl Executable {
         let constants = batch.constants.iter().map(|buffer| &**buffer);
         self.engine.replay(&Replay {
             commands: &batch.schedule.commands,
+            chosen: None,
             barriers: &batch.schedule.barriers,
             runs: &runs.iter().map(|slots| &slots[..]).collect::<Vec<_>>(),
             reads: &reads.iter().copied().chain(constants).collect::<Vec<&Buffer>>(),

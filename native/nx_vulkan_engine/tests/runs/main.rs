@@ -11,6 +11,7 @@ mod compare;
 mod donation;
 mod executable;
 mod in_place;
+mod kept;
 mod listed;
 mod loops;
 #[path = "../common/models.rs"]
