@@ -126,7 +126,8 @@ pub enum Action {
     },
 }
 
-/// What is recorded at once. Fills write the only place of `writes`, copies read that of `reads` besides.
+/// What is recorded at once. Fills and copies write the first place of `writes`, in which the others lie, copies read
+/// the only one of `reads` besides.
 #[derive(Debug, Clone)]
 pub struct Command {
     /// What is done.

@@ -10,8 +10,19 @@ use nx_vulkan_device::capture::{Action, Command, CopyMade, Gate, Place};
 use nx_vulkan_device::memory::{Buffer, CopyBuffers, CopyForm};
 use smallvec::SmallVec;
 
+use super::zeros::fills_at_once;
 use super::{Batch, Memory, Run};
 use crate::Tensor;
+
+/// A buffer of a copy.
+#[derive(Debug, Clone, Copy)]
+struct Part {
+    /// Its number in the commands.
+    id: u32,
+    size_bytes: u64,
+    /// Whether it is zeros before the copy is made.
+    is_zeroed: bool,
+}
 
 /// A copy that a batch makes of an input, which alone decides what is in it.
 #[derive(Debug)]
@@ -19,8 +30,7 @@ pub(super) struct Kept {
     /// The number of the input.
     input: u32,
     form: CopyForm,
-    /// The numbers of its buffers in the commands, and their bytes.
-    parts: SmallVec<[(u32, u64); 2]>,
+    parts: SmallVec<[Part; 2]>,
     /// The places of the commands that make it.
     commands: Vec<u32>,
 }
@@ -82,14 +92,20 @@ impl KeptCopies {
             command.writes.iter().filter_map(Place::id).for_each(|id| writers.entry(id).or_default().push(at));
             command.reads.iter().filter_map(Place::id).for_each(|id| readers.entry(id).or_default().push(at));
         }
+        let fills: Vec<&Command> = commands.iter().filter(|command| fills_at_once(command)).collect();
         let kept = |copy: &CopyMade| {
             let (source, input) = (number(copy.source)?, input(copy.source)?);
-            let part = |&id: &u32| Some((number(id)?, *sizes.get(id as usize)?));
-            let parts: SmallVec<[(u32, u64); 2]> = copy.buffers.iter().map(part).collect::<Option<_>>()?;
-            let own: SmallVec<[u32; 2]> = parts.iter().map(|(id, _)| *id).collect();
+            let part = |&copied: &u32| {
+                let (id, size_bytes) = (number(copied)?, *sizes.get(copied as usize)?);
+                let is_zeroed = fills.iter().any(|command| writes(command, id));
+                Some(Part { id, size_bytes, is_zeroed })
+            };
+            let parts: SmallVec<[Part; 2]> = copy.buffers.iter().map(part).collect::<Option<_>>()?;
+            let own: SmallVec<[u32; 2]> = parts.iter().map(|part| part.id).collect();
             let is_own = |id: &u32| matches!(slots.get(*id as usize), Some(Memory::Arena(_)));
             let mut makers: Vec<usize> =
                 own.iter().flat_map(|id| writers.get(id).into_iter().flatten()).copied().collect();
+            makers.retain(|&at| !fills_at_once(&commands[at]));
             makers.sort_unstable();
             makers.dedup();
             let is_alone = |command: &Command| {
@@ -117,7 +133,7 @@ impl KeptCopies {
 
     /// Bytes of all of them.
     pub fn size_bytes(&self) -> u64 {
-        self.all.iter().flat_map(|kept| &kept.parts).map(|(_, size_bytes)| size_bytes).sum()
+        self.all.iter().flat_map(|kept| &kept.parts).map(|part| part.size_bytes).sum()
     }
 
     /// What is left of a batch with these barriers.
@@ -178,6 +194,11 @@ fn runs_always(command: &Command) -> bool {
     }
 }
 
+/// Whether a command writes a buffer.
+fn writes(command: &Command, id: u32) -> bool {
+    command.writes.iter().filter_map(Place::id).any(|written| written == id)
+}
+
 /// Whether a command has the address of a buffer.
 fn names(command: &Command, id: u32) -> bool {
     match &command.action {
@@ -220,13 +241,15 @@ impl Run<'_> {
                 input.and_then(|input| self.engine.kept_copy(&input.buffer, copy.offset_in(input), &copy.form.form));
             there.push(found.is_some());
             let room = || {
-                let sizes: SmallVec<[u64; 2]> = copy.parts.iter().map(|(_, size_bytes)| *size_bytes).collect();
+                let sizes: SmallVec<[u64; 2]> = copy.parts.iter().map(|part| part.size_bytes).collect();
                 let buffers = self.engine.room_for_copy(&input?.buffer, &sizes)?;
+                let mut zeroed = copy.parts.iter().zip(&buffers).filter(|(part, _)| part.is_zeroed);
+                zeroed.try_for_each(|(part, buffer)| self.engine.fill(buffer, 0, part.size_bytes, 0)).ok()?;
                 kept.made.push((at, buffers.clone()));
                 Some(buffers)
             };
             if let Some(buffers) = found.or_else(room) {
-                kept.buffers.extend(copy.parts.iter().map(|(id, _)| *id).zip(buffers));
+                kept.buffers.extend(copy.parts.iter().map(|part| part.id).zip(buffers));
             }
         }
         if there.contains(&true) {

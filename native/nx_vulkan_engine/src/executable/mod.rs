@@ -14,6 +14,7 @@ mod parts;
 mod peak;
 mod schedule;
 mod side_by_side;
+mod zeros;
 
 use std::cell::Cell;
 use std::sync::Arc;

@@ -22,6 +22,17 @@ impl Parts {
         self.within.get(&id).copied().unwrap_or((id, 0))
     }
 
+    /// Notes that a buffer lies in another, at so many bytes.
+    pub fn add(&mut self, part: u32, whole: u32, at: u64) {
+        self.within.insert(part, (whole, at));
+    }
+
+    /// Both of these, of which none has a part or a whole of the other's.
+    pub fn and(mut self, others: &Parts) -> Parts {
+        self.within.extend(&others.within);
+        self
+    }
+
     pub fn is_part(&self, id: u32) -> bool {
         self.within.contains_key(&id)
     }

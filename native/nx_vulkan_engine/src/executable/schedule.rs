@@ -9,6 +9,7 @@ use nx_vulkan_device::kernel::Waits;
 
 use super::arena::{Buffers, Held, Order, Places, Role};
 use super::parts::{Parts, without_copies};
+use super::zeros::filled_at_once;
 use crate::tuning::Short;
 
 /// Orders that are tried until an arena takes little enough.
@@ -53,9 +54,13 @@ pub(super) fn schedule(
     room: Room,
     short: Short,
 ) -> Schedule {
-    let all = |commands: Vec<Command>| planned(commands, &Parts::default(), sizes, &role, room, short);
-    let Some((fewer, parts)) = without_copies(&commands, sizes, &role) else { return all(commands) };
-    let least = planned(fewer, &parts, sizes, &role, room, short);
+    let (commands, sizes, zeros) =
+        filled_at_once(&commands, sizes, &role).unwrap_or_else(|| (commands, sizes.to_vec(), Parts::default()));
+    let (sizes, known) = (&sizes[..], sizes.len() - usize::from(zeros.iter().next().is_some()));
+    let role = |id: u32| if (id as usize) < known { role(id) } else { Role::Intermediate };
+    let all = |commands: Vec<Command>| planned(commands, &zeros, sizes, &role, room, short);
+    let Some((fewer, parts)) = without_copies(&commands, sizes, role) else { return all(commands) };
+    let least = planned(fewer, &parts.and(&zeros), sizes, &role, room, short);
     if least.places.arena_bytes <= room.arena_bytes {
         return least;
     }

@@ -34,6 +34,12 @@ void slot_element(const in uint i) {}
 // Stores VECTORS vectors of WIDTH elements, the first at vector i, the next APART further on, and returns a bit for
 // each element that needs slot_element. What it stores of these is no result. With LISTED, of one vector.
 uint slot_vector(const in uint i) { return i; }
+
+// A bit for each of n elements that a vector has.
+uint elements_of(const in uint vector, const in uint n) {
+    uint first = vector * WIDTH;
+    return first < n ? (1u << min(n - first, WIDTH)) - 1u : 0u;
+}
 #endif
 
 #ifdef LISTED
@@ -51,7 +57,7 @@ void main() {
     uint rest = 0u;
     [[dont_unroll]] for (uint k = 0u; k < VECTORS; ++k) {
         uint own = v + APART * k;
-        rest |= ((own + 1u) * WIDTH <= n ? slot_vector(own) : (1u << WIDTH) - 1u) << WIDTH * k;
+        rest |= ((own + 1u) * WIDTH <= n ? slot_vector(own) : elements_of(own, n)) << WIDTH * k;
     }
     uint at = rest == 0u ? 0u : atomicAdd(listed, uint(bitCount(rest)));
     for (; rest != 0u; rest &= rest - 1u) {
@@ -61,16 +67,18 @@ void main() {
     // Another invocation stores in the place of what is no result.
     memoryBarrierBuffer();
     barrier();
-    for (uint k = gl_LocalInvocationID.x; k < listed; k += LOCAL) {
-        if (list[k] < n) slot_element(list[k]);
-    }
+    for (uint k = gl_LocalInvocationID.x; k < listed; k += LOCAL) slot_element(list[k]);
 #else
-    uint rest = (v + APART * (VECTORS - 1u) + 1u) * WIDTH <= n ? slot_vector(v) : (1u << VECTORS * WIDTH) - 1u;
+    uint rest = 0u;
+    if ((v + APART * (VECTORS - 1u) + 1u) * WIDTH <= n) {
+        rest = slot_vector(v);
+    } else {
+        for (uint k = 0u; k < VECTORS; ++k) rest |= elements_of(v + APART * k, n) << WIDTH * k;
+    }
     // Lanes go through their own lists side by side.
     for (; rest != 0u; rest &= rest - 1u) {
         uint k = uint(findLSB(rest));
-        uint i = (v + APART * (k / WIDTH)) * WIDTH + k % WIDTH;
-        if (i < n) slot_element(i);
+        slot_element((v + APART * (k / WIDTH)) * WIDTH + k % WIDTH);
     }
 #endif
 #else
