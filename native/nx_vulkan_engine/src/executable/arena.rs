@@ -62,6 +62,8 @@ impl Places {
 /// Commands in the program's order, and what their buffers are.
 pub(super) struct Buffers<'a, F> {
     pub commands: &'a [Command],
+    /// The commands from here on come at the end.
+    pub until: usize,
     pub sizes: &'a [u64],
     pub role: &'a F,
     pub parts: &'a Parts,
@@ -96,7 +98,7 @@ pub(super) struct Chain {
 
 /// An arena from which on it is worth it to have results in one piece of memory, and the part of it that this has to
 /// save.
-const MUCH_ARENA_BYTES: u64 = 32 << 20;
+pub(super) const MUCH_ARENA_BYTES: u64 = 32 << 20;
 const LEAST_SAVED: u64 = 8;
 
 /// Memory that buffers share.

@@ -1,13 +1,13 @@
 //! The order of a batch's commands, and which of them wait for earlier ones.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use nx_vulkan_device::capture::{Action, Command, Place};
 use nx_vulkan_device::kernel::Waits;
 
-use super::arena::{Buffers, Held, Order, Places, Role};
+use super::arena::{Buffers, Held, MUCH_ARENA_BYTES, Order, Places, Role};
 use super::parts::{Parts, without_copies};
 use super::zeros::filled_at_once;
 use crate::tuning::Short;
@@ -58,19 +58,61 @@ pub(super) fn schedule(
         filled_at_once(&commands, sizes, &role).unwrap_or_else(|| (commands, sizes.to_vec(), Parts::default()));
     let (sizes, known) = (&sizes[..], sizes.len() - usize::from(zeros.iter().next().is_some()));
     let role = |id: u32| if (id as usize) < known { role(id) } else { Role::Intermediate };
-    let all = |commands: Vec<Command>| planned(commands, &zeros, sizes, &role, room, short);
-    let Some((fewer, parts)) = without_copies(&commands, sizes, role) else { return all(commands) };
-    let least = planned(fewer, &parts.and(&zeros), sizes, &role, room, short);
-    if least.places.arena_bytes <= room.arena_bytes {
-        return least;
+    let best = |commands: Vec<Command>, last: usize| {
+        let all = |commands: Vec<Command>| planned(commands, last, &zeros, sizes, &role, room, short);
+        let Some((fewer, parts)) = without_copies(&commands, sizes, role) else { return all(commands) };
+        let least = planned(fewer, last, &parts.and(&zeros), sizes, &role, room, short);
+        if least.places.arena_bytes <= room.arena_bytes {
+            return least;
+        }
+        // Where all of something lies in memory from its first part on, it may be that more does.
+        let other = all(commands);
+        if other.places.arena_bytes < least.places.arena_bytes { other } else { least }
+    };
+    let is_much = sizes.iter().fold(0u64, |sum, &size| sum.saturating_add(size)) >= MUCH_ARENA_BYTES;
+    let later = if is_much { results_last(&commands, role) } else { None };
+    let first = best(commands, 0);
+    let arena_bytes = first.places.arena_bytes;
+    if arena_bytes < MUCH_ARENA_BYTES {
+        return first;
     }
-    // Where all of something lies in memory from its first part on, it may be that more does.
-    let other = all(commands);
-    if other.places.arena_bytes < least.places.arena_bytes { other } else { least }
+    let last = later.map(|(commands, last)| best(commands, last));
+    let last = last.filter(|last| last.places.arena_bytes < arena_bytes - arena_bytes / LEAST_LESS);
+    last.unwrap_or(first)
 }
 
+/// The part of an arena that makes it worth to write results at the end.
+const LEAST_LESS: u64 = 16;
+
+/// The commands with those at the end that write results of which nothing reads anything, and how many these are, if
+/// there are any: what they read is often less than what they write, and others have the memory of results until then.
+fn results_last(commands: &[Command], role: impl Fn(u32) -> Role) -> Option<(Vec<Command>, usize)> {
+    let read: HashSet<u32> = commands.iter().flat_map(|command| virtual_ids(&command.reads)).collect();
+    let mut writers: HashMap<u32, usize> = HashMap::new();
+    commands
+        .iter()
+        .flat_map(|command| virtual_ids(&command.writes))
+        .for_each(|id| *writers.entry(id).or_default() += 1);
+    let is_last = |(at, command): &(usize, &Command)| {
+        let is_result = |place: &Place| {
+            place.id().is_some_and(|id| role(id) == Role::Result && !read.contains(&id) && writers.get(&id) == Some(&1))
+        };
+        let has_twin = commands.get(at + 1).is_some_and(|next| next.waits == Waits::Beside);
+        command.waits == Waits::All
+            && !has_twin
+            && !command.writes.is_empty()
+            && command.writes.iter().all(is_result)
+            && virtual_ids(&command.reads).all(|id| role(id) != Role::Result)
+    };
+    let (last, others): (Vec<_>, Vec<_>) = commands.iter().enumerate().partition(is_last);
+    let count = last.len();
+    (count > 0).then(|| (others.into_iter().chain(last).map(|(_, command)| command.clone()).collect(), count))
+}
+
+/// Plans commands of which the `last` ones come at the end.
 fn planned(
     commands: Vec<Command>,
+    last: usize,
     parts: &Parts,
     sizes: &[u64],
     role: &impl Fn(u32) -> Role,
@@ -78,7 +120,8 @@ fn planned(
     short: Short,
 ) -> Schedule {
     let together_bytes = room.together_bytes;
-    let mut batch = Buffers { commands: &commands, sizes, role, parts, is_late: false, together_bytes };
+    let until = commands.len() - last.min(commands.len());
+    let mut batch = Buffers { commands: &commands, until, sizes, role, parts, is_late: false, together_bytes };
     let mut order = batch.by_level(0..commands.len(), short);
     let mut chains = batch.chains(&order);
     if batch.live_bytes(&order, &chains).into_iter().any(|bytes| bytes >= MUCH_BYTES) {
@@ -127,8 +170,8 @@ const MAX_READERS: usize = 64;
 /// commands lie between them and the batch's inputs. What depends on nothing waits until shortly before it is needed,
 /// and so does what is `late`, which is asked of a command, the last level before it is needed, and the levels of all.
 /// Of short ones side by side, what most commands wait for one after the other comes first: an H200 takes 0.2 us to
-/// begin each.
-fn by_level(commands: &[Command], short: Short, late: impl Fn(usize, usize, &[usize]) -> bool) -> Order {
+/// begin each. Those from `until` on, for which nothing waits, come at the last level.
+fn by_level(commands: &[Command], until: usize, short: Short, late: impl Fn(usize, usize, &[usize]) -> bool) -> Order {
     #[derive(Default, Clone)]
     struct Use {
         /// What wrote it last: one command, or several that write parts.
@@ -178,6 +221,8 @@ fn by_level(commands: &[Command], short: Short, late: impl Fn(usize, usize, &[us
             needed[earlier] = needed[earlier].min(level[i]);
         }
     }
+    let most = level.iter().copied().max().unwrap_or(0);
+    level.iter_mut().skip(until).for_each(|level| *level = most);
     // Commands that wait for each, one after the other; twins go together.
     let mut waiting = vec![0usize; commands.len()];
     for i in (0..commands.len()).rev() {
@@ -263,6 +308,7 @@ impl<F: Fn(u32) -> Role> Uses<'_, F> {
 impl<F: Fn(u32) -> Role> Buffers<'_, F> {
     /// A part of the batch sorted by level.
     fn by_level(&self, part: Range<usize>, short: Short) -> Order {
+        let first = part.start;
         let commands = &self.commands[part];
         let mut uses = Uses { batch: self, commands, readers: HashMap::new(), writers: HashMap::new() };
         for (i, command) in commands.iter().enumerate() {
@@ -284,7 +330,7 @@ impl<F: Fn(u32) -> Role> Buffers<'_, F> {
                 && command.writes.iter().all(is_own)
                 && 2 * virtual_ids(&command.reads).map(longer).sum::<u128>() <= saved
         };
-        by_level(commands, short, late)
+        by_level(commands, self.until.saturating_sub(first), short, late)
     }
 
     /// Parts of the batch one after the other, each of which is sorted by level on its own, and the first level of
@@ -391,7 +437,10 @@ fn barriers(commands: &[Command], sizes: &[u64], places: &Places) -> Vec<bool> {
 impl Schedule {
     /// Whether the commands lie in the order of their levels, all as one part.
     pub fn is_by_level(&self, short: Short) -> bool {
-        by_level(&self.commands, short, |_, _, _| false).iter().map(|&(_, i)| i).eq(0..self.commands.len())
+        by_level(&self.commands, self.commands.len(), short, |_, _, _| false)
+            .iter()
+            .map(|&(_, i)| i)
+            .eq(0..self.commands.len())
     }
 }
 
@@ -709,5 +758,38 @@ mod tests {
                 assert!(taken <= in_turn + in_turn / MORE_THAN_LEAST, "{seed}: {taken}, and {in_turn} one by one");
             }
         }
+    }
+
+    #[test]
+    fn results_are_written_last_where_others_have_their_memory_until_then() {
+        const MIB: u64 = 1 << 20;
+        // An input, what is kept of it, a gradient and what is made of that, what is made of the first, and two more.
+        let sizes = [MIB, 60 * MIB, 20 * MIB, 60 * MIB, 60 * MIB, MIB, MIB];
+        let role = |id: u32| match id {
+            0 => Role::Other,
+            3 | 6 => Role::Result,
+            _ => Role::Intermediate,
+        };
+        let commands = || {
+            vec![
+                command(&[0], 1, Waits::All),
+                command(&[0], 2, Waits::All),
+                command(&[2, 0], 3, Waits::All),
+                command(&[1], 4, Waits::All),
+                command(&[4, 1], 5, Waits::All),
+                command(&[5], 6, Waits::All),
+            ]
+        };
+        let place = |schedule: &Schedule| {
+            let writes = |command: &Command| virtual_ids(&command.writes).any(|id| id == 3);
+            schedule.commands.iter().position(writes).unwrap()
+        };
+        let last = schedule(commands(), &sizes, role, room(u64::MAX), SHORT);
+        assert!(place(&last) >= 4 && last.places.arena_bytes <= 82 * MIB, "{} bytes", last.places.arena_bytes);
+        assert!(last.places.within.values().any(|&(result, _)| result == 3));
+        // An arena of less is not worth it.
+        let sizes = sizes.map(|size| size / 16);
+        let first = schedule(commands(), &sizes, role, room(u64::MAX), SHORT);
+        assert!(place(&first) < 4);
     }
 }

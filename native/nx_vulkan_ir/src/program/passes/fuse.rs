@@ -21,6 +21,11 @@ use crate::{DType, Error, Result, Type};
 /// Groups that share an operand are compared in pairs up to this many.
 const MAX_SIBLINGS: usize = 64;
 
+/// The share of what a kernel moves that makes it worth to read it together with another, and how many times as much as
+/// memory gives in the time of a launch it moves at least, or a launch more costs more than it gains.
+const LEAST_SAVED: u64 = 8;
+const MUCH_MOVED: u64 = 4;
+
 /// The part of a kernel's largest operand or result up to which operands take little memory.
 const MAX_SMALL: u64 = 16;
 
@@ -388,16 +393,10 @@ impl<'a> Fusion<'a> {
         false
     }
 
-    /// Makes one group of those that read an instruction, where that is possible.
+    /// Makes one group of those that read an instruction, where that is possible and saves something.
     fn merge_readers(&mut self, at: usize) {
         let readers: Vec<usize> = self.readers[at].iter().copied().collect();
-        for (i, &a) in readers.iter().enumerate() {
-            for &b in &readers[i + 1..] {
-                if self.groups[a].is_some() && self.groups[b].is_some() {
-                    self.merge(a, b);
-                }
-            }
-        }
+        self.merge_all(&readers);
     }
 
     /// Whether a group needs the instruction's result by way of something outside of the group.
@@ -616,32 +615,55 @@ impl<'a> Fusion<'a> {
         true
     }
 
-    /// Makes one kernel of groups that read the same large operand.
+    /// Makes one kernel of groups that read the same operand.
     fn merge_siblings(&mut self) {
         let mut sharing: BTreeMap<Operand, Vec<usize>> = BTreeMap::new();
         for (number, group) in self.groups.iter().enumerate() {
-            let Some(group) = group else { continue };
-            let operands: BTreeSet<Operand> = group
-                .members
-                .iter()
-                .flat_map(|at| self.program.instructions[at].operands.iter().copied())
-                .filter(|&o| self.bodies.maker(o).is_none_or(|at| !group.members.contains(at)))
-                .collect();
-            for operand in operands {
-                sharing.entry(operand).or_default().push(number);
-            }
+            let operands = group.iter().flat_map(|group| self.operands(group));
+            operands.for_each(|operand| sharing.entry(operand).or_default().push(number));
         }
         for (_, numbers) in sharing {
-            for numbers in numbers.chunks(MAX_SIBLINGS) {
-                for (i, &a) in numbers.iter().enumerate() {
-                    for &b in &numbers[i + 1..] {
-                        if self.groups[a].is_some() && self.groups[b].is_some() {
-                            self.merge(a, b);
-                        }
-                    }
+            numbers.chunks(MAX_SIBLINGS).for_each(|numbers| self.merge_all(numbers));
+        }
+    }
+
+    /// Makes one group of each two of these where one kernel can compute both, and is sooner done.
+    fn merge_all(&mut self, groups: &[usize]) {
+        let operands = |number: &usize| {
+            let group = self.groups.get(*number).and_then(Option::as_ref);
+            group.map_or_else(BTreeSet::new, |group| self.operands(group))
+        };
+        let mut operands: Vec<BTreeSet<Operand>> = groups.iter().map(operands).collect();
+        for (i, &a) in groups.iter().enumerate() {
+            for (j, &b) in groups.iter().enumerate().skip(i + 1) {
+                let are_there = self.groups[a].is_some() && self.groups[b].is_some();
+                if are_there && self.gains_by_merging([(a, &operands[i]), (b, &operands[j])]) && self.merge(a, b) {
+                    let joined = std::mem::take(&mut operands[j]);
+                    operands[i].extend(joined);
                 }
             }
         }
+    }
+
+    /// What a group reads of others.
+    fn operands(&self, group: &Cluster) -> BTreeSet<Operand> {
+        let all = group.members.iter().flat_map(|at| self.program.instructions[at].operands.iter().copied());
+        all.filter(|&o| self.bodies.maker(o).is_none_or(|at| !group.members.contains(at))).collect()
+    }
+
+    /// Whether one kernel of two groups with these operands is sooner done than both: where there are many operands and
+    /// results, memory is slower than with few.
+    fn gains_by_merging(&self, groups: [(usize, &BTreeSet<Operand>); 2]) -> bool {
+        let size_bytes = |operand: &Operand| self.bodies.ty(*operand).map_or(0, Type::size_bytes);
+        let moved = groups.map(|(number, operands)| {
+            let stored = self.groups[number].iter().flat_map(|group| group.outputs.iter());
+            let stored = stored.map(|at| size_bytes(&self.bodies.result(at)));
+            operands.iter().map(size_bytes).chain(stored).fold(0, u64::saturating_add)
+        });
+        let [(_, one), (_, two)] = groups;
+        let saved = one.intersection(two).map(size_bytes).fold(0, u64::saturating_add);
+        let least = moved[0].min(moved[1]);
+        least / MUCH_MOVED <= self.target.joins.read_bytes || saved >= least / LEAST_SAVED
     }
 
     /// Whether an instruction takes compilers long and is small.
