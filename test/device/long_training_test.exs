@@ -355,4 +355,30 @@ defmodule Nx.Vulkan.LongTrainingTest do
 
     defp join({xs, ys}), do: {Nx.concatenate(xs), Nx.concatenate(ys)}
   end
+
+  test "clipping and loss scaling are part of the kernels that update parameters" do
+    width = 64
+    layer = fn _, x -> Axon.dense(x, width, activation: :relu) end
+    model = Enum.reduce(1..6, Axon.input("x", shape: {nil, width}), layer)
+    data = {Nx.divide(Nx.iota({@batch, width}, type: :f32), 512), Nx.broadcast(1 / width, {@batch, width})}
+    adam = Polaris.Optimizers.adam(learning_rate: 1.0e-3)
+    clipped = Polaris.Updates.compose(Polaris.Updates.clip_by_global_norm(max_norm: 1.0), adam)
+
+    # How many launches a step has, and how much they write.
+    step = fn optimizer, options ->
+      {init, step} = Axon.Loop.train_step(model, :mean_squared_error, optimizer, options)
+      state = init.(data, Axon.ModelState.empty())
+      %{steps: [run: %{launches: launches}]} = Compiler.explain(step, [data, state])
+      {length(launches), launches |> Enum.map(& &1.written_bytes) |> Enum.sum()}
+    end
+
+    # Biases' gradients, which wait for the norm, are stored; nothing of a weight is stored once more.
+    {_launches, bytes} = step.(adam, [])
+    {scaled, scaled_bytes} = step.(adam, loss_scale: :static)
+    assert scaled_bytes - bytes < 4 * width * width
+    {launches, clipped_bytes} = step.(clipped, [])
+    assert clipped_bytes - bytes < 4 * width * width
+    # A sum of squares for each of twelve parameters, biases' gradients, and the norm.
+    assert launches <= scaled + 12 + 6 + 1
+  end
 end
