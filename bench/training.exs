@@ -83,9 +83,17 @@ defmodule Training do
     Nx.default_backend(VulkanoBackend)
     Nx.Defn.default_options(compiler: Nx.Vulkan)
     {init, step} = step(module, config, kind, "checkpoints" in options)
-    data = with inputs <- inputs.(), do: {inputs, labels(module, config, inputs)}
-    Process.put(:state, init.(data, Axon.ModelState.empty()))
-    step = fn state -> step.(data, if("donated" in options, do: Nx.donatable(state), else: state)) end
+    # No two batches that follow one another are the same.
+    inputs = inputs.()
+    others = Map.new(inputs, fn {name, tensor} -> {name, Nx.reverse(tensor)} end)
+    batches = List.to_tuple(for inputs <- [inputs, others], do: {inputs, labels(module, config, inputs)})
+    Process.put(:state, init.(elem(batches, 0), Axon.ModelState.empty()))
+
+    step = fn state ->
+      turn = Process.get(:turn, 0)
+      Process.put(:turn, 1 - turn)
+      step.(elem(batches, turn), if("donated" in options, do: Nx.donatable(state), else: state))
+    end
 
     columns =
       cond do
@@ -135,7 +143,10 @@ defmodule Training do
       for part <- parts do
         arguments = ["run", "--no-compile", __ENV__.file, part, name | options]
         {columns, status} = System.cmd("mix", arguments, env: env)
-        if status == 0, do: String.trim_trailing(columns), else: " failed |"
+        # What else it says stands before.
+        {others, [columns]} = columns |> String.trim_trailing() |> String.split("\n") |> Enum.split(-1)
+        Enum.each(others, &IO.puts(:stderr, &1))
+        if status == 0, do: columns, else: " failed |"
       end
 
     File.rm_rf!(cache)

@@ -36,7 +36,8 @@ impl Engine {
         if !is_own || !has_room {
             return None;
         }
-        sizes.iter().map(|&size| self.alloc(size).ok()).collect()
+        let buffers: Option<CopyBuffers> = sizes.iter().map(|&size| self.alloc(size).ok()).collect();
+        buffers.filter(|buffers| !buffers.iter().any(|buffer| buffer.is_spilled()))
     }
 
     /// The copy of a buffer's elements from an offset on that was kept, if what made it was not lost.
@@ -45,11 +46,12 @@ impl Engine {
         self.stream().check_contents(found.iter().map(|buffer| &**buffer)).is_ok().then_some(found)
     }
 
-    /// Keeps a copy of a buffer's elements until something writes these, the buffer is gone, or memory is short.
-    pub(crate) fn keep_copy(&self, of: &Buffer, form: CopyForm, buffers: CopyBuffers) {
-        let copies = of.keep_copy(form, buffers);
+    /// Keeps a copy of what a buffer's elements were at a version until something writes these, the buffer is gone, or
+    /// memory is short.
+    pub(crate) fn keep_copy(&self, of: &Buffer, version: u64, form: CopyForm, buffers: CopyBuffers) {
+        let mut all = self.state::<AllCopies>().0.lock().unwrap_or_else(PoisonError::into_inner);
+        let copies = of.keep_copy(version, form, buffers);
         if Arc::weak_count(copies) == 0 {
-            let mut all = self.state::<AllCopies>().0.lock().unwrap_or_else(PoisonError::into_inner);
             if all.len() == all.capacity() {
                 all.retain(|copies| copies.strong_count() > 0);
             }
@@ -59,8 +61,8 @@ impl Engine {
 
     /// Gives up all copies that are kept.
     pub(crate) fn forget_copies(&self) {
-        let all = std::mem::take(&mut *self.state::<AllCopies>().0.lock().unwrap_or_else(PoisonError::into_inner));
-        all.iter().filter_map(Weak::upgrade).for_each(|copies| copies.clear());
+        let mut all = self.state::<AllCopies>().0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.drain(..).filter_map(|copies| copies.upgrade()).for_each(|copies| copies.clear());
     }
 
     /// Whether so much device memory is in use that owners of unused tensors should be collected.

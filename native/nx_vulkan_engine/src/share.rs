@@ -71,9 +71,9 @@ impl Tensor {
         };
         engine.wait()?;
         engine.stream().check_contents(std::iter::once(&*tensor.buffer))?;
+        engine.state::<Shared>().add(&tensor, holder);
         // Whoever has the address may write there.
         tensor.buffer.forget_contents();
-        engine.state::<Shared>().add(&tensor, holder);
         Ok(tensor)
     }
 

@@ -1,6 +1,6 @@
 //! A buffer: the owner of one block, which goes back to the pool when the last reference is dropped.
 
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 
@@ -31,6 +31,8 @@ pub struct Buffer {
     value: OnceLock<[u8; 16]>,
     /// Whether it still has them: nothing but the host has written it.
     has_value: AtomicBool,
+    /// How often something began to write it.
+    version: AtomicU64,
     /// What is kept of it in other forms.
     copies: OnceLock<Arc<Copies>>,
 }
@@ -56,6 +58,7 @@ impl Buffer {
             virtual_id: None,
             value: OnceLock::new(),
             has_value: AtomicBool::new(false),
+            version: AtomicU64::new(0),
             copies: OnceLock::new(),
         }
     }
@@ -174,6 +177,7 @@ impl Buffer {
     /// Forgets it, and copies of the elements, because something writes the memory.
     pub fn forget_contents(&self) {
         self.has_value.store(false, Release);
+        self.version.fetch_add(1, AcqRel);
         if let Some(copies) = self.copies.get() {
             copies.clear();
         }
@@ -184,10 +188,16 @@ impl Buffer {
         self.copies.get()?.get(offset_bytes, form)
     }
 
-    /// Keeps a copy of its elements until something writes them, or the buffer is gone. Answers what holds all of them.
-    pub fn keep_copy(&self, form: CopyForm, buffers: CopyBuffers) -> &Arc<Copies> {
+    /// How often something began to write it, or to share it with others who may.
+    pub fn version(&self) -> u64 {
+        self.version.load(Acquire)
+    }
+
+    /// Keeps a copy of what its elements were at a version until something writes them, or the buffer is gone. Answers
+    /// what holds all of them.
+    pub fn keep_copy(&self, version: u64, form: CopyForm, buffers: CopyBuffers) -> &Arc<Copies> {
         let copies = self.copies.get_or_init(Arc::default);
-        copies.set(form, buffers);
+        copies.set(form, buffers, || self.version() == version);
         copies
     }
 

@@ -34,9 +34,12 @@ impl Copies {
         found.next().map(|(_, buffers)| buffers.clone())
     }
 
-    /// Keeps a copy, in the place of one of the same form.
-    pub(super) fn set(&self, form: CopyForm, buffers: CopyBuffers) {
+    /// Keeps a copy, in the place of one of the same form, if `is_current` once nobody can give up what is kept.
+    pub(super) fn set(&self, form: CopyForm, buffers: CopyBuffers, is_current: impl FnOnce() -> bool) {
         let mut copies = self.lock();
+        if !is_current() {
+            return;
+        }
         copies.retain(|(own, _)| *own != form);
         copies.push((form, buffers));
     }

@@ -41,7 +41,7 @@ pub struct Replay<'a> {
 
 impl Replay<'_> {
     /// The commands that are recorded, and whether a barrier comes before each.
-    fn chosen(&self) -> impl ExactSizeIterator<Item = (&Command, bool)> + Clone {
+    fn recorded(&self) -> impl ExactSizeIterator<Item = (&Command, bool)> + Clone {
         let count = self.barriers.len().min(self.chosen.map_or(self.commands.len(), <[u32]>::len));
         (0..count).map(|k| {
             let place = self.chosen.map_or(k, |places| places[k] as usize);
@@ -70,8 +70,8 @@ impl Stream {
     /// Each command accesses elements of the batch's `reads` and `writes` alone, and barriers stand where commands pass
     /// data to one another.
     pub unsafe fn replay(&self, replay: &Replay<'_>) -> Result<()> {
-        let deciding = deciding(replay.chosen());
-        let commands = replay.chosen().enumerate();
+        let deciding = deciding(replay.recorded());
+        let commands = replay.recorded().enumerate();
         // Each command for all runs: between two barriers nothing depends on anything else.
         let mut items = commands.flat_map(|(i, (command, waits))| {
             let decides = deciding.get(i) == Some(&true);

@@ -56,6 +56,8 @@ pub(super) struct Builder<'a> {
     pub enough_bytes: u64,
     /// Of the inputs those whose memory results may have; the others are behind the end or false.
     pub donated: &'a [bool],
+    /// Whether copies of inputs may be kept for runs to come, which takes more memory than a run does.
+    pub keeps_copies: bool,
     /// Whether ops share copies of their operands in other forms, which lie in memory from the first op to the last.
     pub shares_copies: bool,
 }
@@ -138,7 +140,8 @@ impl Executable {
             let ways: &[&[bool]] = if donated.contains(&true) { &[donated, &[]] } else { &[donated] };
             for donated in ways {
                 let shares_copies = effort.shares_copies;
-                let builder = || Builder { enough_bytes, donated, shares_copies, ..Builder::new(engine) };
+                let builder =
+                    || Builder { enough_bytes, donated, shares_copies, keeps_copies: false, ..Builder::new(engine) };
                 // Nothing is compiled before it is known to fit.
                 let planned_bytes = match captured(builder().again(&engine.planning()), &program) {
                     Ok(planned) => planned.peak_bytes(),
@@ -240,7 +243,7 @@ impl<'a> Builder<'a> {
         let (drafts, bound, gates) = (Vec::new(), Vec::new(), Vec::new());
         let capturing = engine.capturing();
         let (must_not_wait, owns_outputs, enough_bytes, donated) = (false, false, u64::MAX, &[][..]);
-        let shares_copies = true;
+        let (shares_copies, keeps_copies) = (true, engine.keeps_copies());
         Builder {
             engine,
             capturing,
@@ -252,6 +255,7 @@ impl<'a> Builder<'a> {
             enough_bytes,
             donated,
             shares_copies,
+            keeps_copies,
         }
     }
 
@@ -266,6 +270,7 @@ impl<'a> Builder<'a> {
             enough_bytes: self.enough_bytes,
             donated: self.donated,
             shares_copies: self.shares_copies,
+            keeps_copies: self.keeps_copies,
             ..Builder::new(engine)
         }
     }
@@ -460,7 +465,7 @@ impl<'a> Builder<'a> {
             let input = bound.get(&id).map(|&i| i as usize).filter(|&i| i < inputs.len());
             input.is_some_and(|i| self.donated.get(i) != Some(&true))
         };
-        let copies = self.capturing.capture().filter(|_| self.engine.keeps_copies());
+        let copies = self.capturing.capture().filter(|_| self.keeps_copies);
         let copies = copies.map(|capture| capture.made_of(is_kept)).unwrap_or_default();
         let last = self.drafts.len().saturating_sub(1);
         let mut donations: Vec<Donation> = Vec::new();
@@ -594,7 +599,7 @@ fn batch(
         command.renumber(|id| numbers.get(&id).copied().unwrap_or(u32::MAX));
     }
     let (number, input) = (|id: u32| numbers.get(&id).copied(), |id: u32| bound.get(&id).copied());
-    let kept = KeptCopies::of(copies, &schedule.commands, &slots, sizes, number, input);
+    let kept = KeptCopies::of(copies, &schedule.commands, &slots, (sizes, &schedule.wholes), number, input);
     Batch { schedule, slots, written, constants: constants.into_values().collect(), kept }
 }
 

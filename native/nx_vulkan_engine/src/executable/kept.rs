@@ -50,7 +50,7 @@ struct Left {
 pub(super) struct KeptCopies {
     all: Vec<Kept>,
     /// What the last run left.
-    left: Mutex<Option<Arc<Left>>>,
+    last: Mutex<Option<Arc<Left>>>,
 }
 
 /// Which inputs come again from run to run.
@@ -68,21 +68,21 @@ struct Seen {
 #[derive(Debug, Default)]
 pub(super) struct KeptBuffers {
     /// By their numbers in the commands.
-    buffers: HashMap<u32, Arc<Buffer>>,
+    buffers: Vec<Option<Arc<Buffer>>>,
     left: Option<Arc<Left>>,
-    /// The places of those in the batch's list that the run makes, to be kept.
-    made: Vec<(usize, CopyBuffers)>,
+    /// The places of those in the batch's list that the run makes, to be kept, with the versions of their inputs.
+    made: Vec<(usize, u64, CopyBuffers)>,
 }
 
 impl KeptCopies {
     /// Of the copies that a program makes, those of a batch whose input alone decides what is in them. `commands` and
-    /// `slots` are the batch's; `number` gives a buffer's number in them, and `input` that of an input that nothing
-    /// writes.
+    /// `slots` are the batch's, `wholes` buffers in which others lie; `number` gives a buffer's number in them, and
+    /// `input` that of an input that nothing writes.
     pub fn of(
         made: &[CopyMade],
         commands: &[Command],
         slots: &[Memory],
-        sizes: &[u64],
+        (sizes, wholes): (&[u64], &HashSet<u32>),
         number: impl Fn(u32) -> Option<u32>,
         input: impl Fn(u32) -> Option<u32>,
     ) -> KeptCopies {
@@ -92,17 +92,17 @@ impl KeptCopies {
             command.writes.iter().filter_map(Place::id).for_each(|id| writers.entry(id).or_default().push(at));
             command.reads.iter().filter_map(Place::id).for_each(|id| readers.entry(id).or_default().push(at));
         }
-        let fills: Vec<&Command> = commands.iter().filter(|command| fills_at_once(command)).collect();
+        let fills = commands.iter().filter(|command| fills_at_once(command));
+        let zeroed: HashSet<u32> = fills.flat_map(|command| &command.writes).filter_map(Place::id).collect();
         let kept = |copy: &CopyMade| {
             let (source, input) = (number(copy.source)?, input(copy.source)?);
             let part = |&copied: &u32| {
                 let (id, size_bytes) = (number(copied)?, *sizes.get(copied as usize)?);
-                let is_zeroed = fills.iter().any(|command| writes(command, id));
-                Some(Part { id, size_bytes, is_zeroed })
+                Some(Part { id, size_bytes, is_zeroed: zeroed.contains(&id) })
             };
             let parts: SmallVec<[Part; 2]> = copy.buffers.iter().map(part).collect::<Option<_>>()?;
             let own: SmallVec<[u32; 2]> = parts.iter().map(|part| part.id).collect();
-            let is_own = |id: &u32| matches!(slots.get(*id as usize), Some(Memory::Arena(_)));
+            let is_own = |id: &u32| matches!(slots.get(*id as usize), Some(Memory::Arena(_) | Memory::Within(..)));
             let mut makers: Vec<usize> =
                 own.iter().flat_map(|id| writers.get(id).into_iter().flatten()).copied().collect();
             makers.retain(|&at| !fills_at_once(&commands[at]));
@@ -116,15 +116,22 @@ impl KeptCopies {
             };
             // A part of something larger is read where that lies, by those who know nothing of it.
             let is_named = |id: &u32| readers.get(id).into_iter().flatten().all(|&at| names(&commands[at], *id));
+            // Whoever reads it finds all of it.
+            let is_made_before = own
+                .iter()
+                .flat_map(|id| readers.get(id).into_iter().flatten())
+                .all(|at| makers.contains(at) || makers.last() < Some(at));
             let is_kept = !makers.is_empty()
                 && !writers.contains_key(&source)
                 && own.iter().all(is_own)
                 && own.iter().all(is_named)
+                && !copy.buffers.iter().any(|id| wholes.contains(id))
+                && is_made_before
                 && makers.iter().all(|&at| is_alone(&commands[at]));
             let commands = makers.into_iter().map(|at| at as u32).collect();
             is_kept.then(|| Kept { input, form: copy.form.clone(), parts, commands })
         };
-        KeptCopies { all: made.iter().filter_map(kept).collect(), left: Mutex::default() }
+        KeptCopies { all: made.iter().filter_map(kept).collect(), last: Mutex::default() }
     }
 
     pub fn is_empty(&self) -> bool {
@@ -138,7 +145,7 @@ impl KeptCopies {
 
     /// What is left of a batch with these barriers.
     fn left(&self, there: Vec<bool>, barriers: &[bool]) -> Arc<Left> {
-        let mut last = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(left) = last.as_ref().filter(|left| left.there == there) {
             return Arc::clone(left);
         }
@@ -167,17 +174,17 @@ impl Kept {
 impl KeptBuffers {
     /// Where a buffer of the commands lies, if it is of a copy that is there or is made to be kept.
     pub fn get(&self, id: u32) -> Option<&Arc<Buffer>> {
-        self.buffers.get(&id)
+        self.buffers.get(id as usize)?.as_ref()
     }
 
     /// Those that the run writes.
     pub fn made(&self) -> impl Iterator<Item = &Arc<Buffer>> {
-        self.made.iter().flat_map(|(_, buffers)| buffers)
+        self.made.iter().flat_map(|(_, _, buffers)| buffers)
     }
 
     /// Those that are there.
     pub fn found(&self) -> impl Iterator<Item = &Arc<Buffer>> {
-        self.buffers.values().filter(|buffer| !self.made().any(|made| Arc::ptr_eq(made, buffer)))
+        self.buffers.iter().flatten().filter(|buffer| !self.made().any(|made| Arc::ptr_eq(made, buffer)))
     }
 
     /// The places of the commands that are left to run, and whether a barrier comes before each; none where all are.
@@ -192,11 +199,6 @@ fn runs_always(command: &Command) -> bool {
         Action::Launch { gate, .. } => *gate == Gate::Open,
         Action::Fill { .. } | Action::Copy { .. } => true,
     }
-}
-
-/// Whether a command writes a buffer.
-fn writes(command: &Command, id: u32) -> bool {
-    command.writes.iter().filter_map(Place::id).any(|written| written == id)
 }
 
 /// Whether a command has the address of a buffer.
@@ -232,7 +234,7 @@ impl Recurring {
 impl Run<'_> {
     /// The copies of a batch that are there, and memory for those that had better be from now on.
     pub(super) fn kept(&self, batch: &Batch) -> KeptBuffers {
-        let mut kept = KeptBuffers::default();
+        let mut kept = KeptBuffers { buffers: vec![None; batch.slots.len()], ..KeptBuffers::default() };
         let mut there = Vec::with_capacity(batch.kept.all.len());
         for (at, copy) in batch.kept.all.iter().enumerate() {
             let comes_again = self.recurring.get(copy.input as usize) == Some(&true);
@@ -242,14 +244,19 @@ impl Run<'_> {
             there.push(found.is_some());
             let room = || {
                 let sizes: SmallVec<[u64; 2]> = copy.parts.iter().map(|part| part.size_bytes).collect();
+                let version = input?.buffer.version();
                 let buffers = self.engine.room_for_copy(&input?.buffer, &sizes)?;
                 let mut zeroed = copy.parts.iter().zip(&buffers).filter(|(part, _)| part.is_zeroed);
                 zeroed.try_for_each(|(part, buffer)| self.engine.fill(buffer, 0, part.size_bytes, 0)).ok()?;
-                kept.made.push((at, buffers.clone()));
+                kept.made.push((at, version, buffers.clone()));
                 Some(buffers)
             };
             if let Some(buffers) = found.or_else(room) {
-                kept.buffers.extend(copy.parts.iter().map(|part| part.id).zip(buffers));
+                for (part, buffer) in copy.parts.iter().zip(buffers) {
+                    if let Some(place) = kept.buffers.get_mut(part.id as usize) {
+                        *place = Some(buffer);
+                    }
+                }
             }
         }
         if there.contains(&true) {
@@ -260,11 +267,11 @@ impl Run<'_> {
 
     /// Keeps what a run has made.
     pub(super) fn keep(&self, batch: &Batch, kept: &KeptBuffers) {
-        for (at, buffers) in &kept.made {
+        for (at, version, buffers) in &kept.made {
             let Some(copy) = batch.kept.all.get(*at) else { continue };
             if let Some(input) = self.bound.get(copy.input as usize).and_then(Option::as_ref) {
                 let form = CopyForm { offset_bytes: copy.offset_in(input), ..copy.form.clone() };
-                self.engine.keep_copy(&input.buffer, form, buffers.clone());
+                self.engine.keep_copy(&input.buffer, *version, form, buffers.clone());
             }
         }
     }

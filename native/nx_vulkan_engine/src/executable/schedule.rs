@@ -27,6 +27,8 @@ pub(super) struct Schedule {
     /// Whether a barrier comes before each command.
     pub barriers: Vec<bool>,
     pub places: Places,
+    /// Buffers in which others lie.
+    pub wholes: HashSet<u32>,
     /// Intermediate results that are there where most are.
     pub held: Vec<Held>,
     /// The bytes of intermediate results that are there while each command runs.
@@ -58,10 +60,10 @@ pub(super) fn schedule(
         filled_at_once(&commands, sizes, &role).unwrap_or_else(|| (commands, sizes.to_vec(), Parts::default()));
     let (sizes, known) = (&sizes[..], sizes.len() - usize::from(zeros.iter().next().is_some()));
     let role = |id: u32| if (id as usize) < known { role(id) } else { Role::Intermediate };
-    let best = |commands: Vec<Command>, last: usize| {
-        let all = |commands: Vec<Command>| planned(commands, last, &zeros, sizes, &role, room, short);
+    let best = |commands: Vec<Command>, ends: Ends| {
+        let all = |commands: Vec<Command>| planned(commands, ends, &zeros, sizes, &role, room, short);
         let Some((fewer, parts)) = without_copies(&commands, sizes, role) else { return all(commands) };
-        let least = planned(fewer, last, &parts.and(&zeros), sizes, &role, room, short);
+        let least = planned(fewer, ends, &parts.and(&zeros), sizes, &role, room, short);
         if least.places.arena_bytes <= room.arena_bytes {
             return least;
         }
@@ -70,49 +72,62 @@ pub(super) fn schedule(
         if other.places.arena_bytes < least.places.arena_bytes { other } else { least }
     };
     let is_much = sizes.iter().fold(0u64, |sum, &size| sum.saturating_add(size)) >= MUCH_ARENA_BYTES;
-    let later = if is_much { results_last(&commands, role) } else { None };
-    let first = best(commands, 0);
+    let again = is_much.then(|| commands.clone());
+    let first = best(commands, Ends::AnyWhere);
     let arena_bytes = first.places.arena_bytes;
-    if arena_bytes < MUCH_ARENA_BYTES {
-        return first;
-    }
-    let last = later.map(|(commands, last)| best(commands, last));
-    let last = last.filter(|last| last.places.arena_bytes < arena_bytes - arena_bytes / LEAST_LESS);
-    last.unwrap_or(first)
+    let last = again.filter(|_| arena_bytes >= MUCH_ARENA_BYTES).map(|commands| best(commands, Ends::WithResults));
+    last.filter(|last| last.places.arena_bytes < arena_bytes - arena_bytes / LEAST_LESS).unwrap_or(first)
+}
+
+/// How a batch ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ends {
+    /// Every command comes as soon as what it reads is there, but for what is made late.
+    AnyWhere,
+    /// With the commands that write results which nothing reads.
+    WithResults,
 }
 
 /// The part of an arena that makes it worth to write results at the end.
 const LEAST_LESS: u64 = 16;
 
-/// The commands with those at the end that write results of which nothing reads anything, and how many these are, if
-/// there are any: what they read is often less than what they write, and others have the memory of results until then.
-fn results_last(commands: &[Command], role: impl Fn(u32) -> Role) -> Option<(Vec<Command>, usize)> {
+/// The commands with those at the end that write results of which nothing reads anything, and how many come before
+/// these: what they read is often less than what they write, and others have the memory of results until then.
+fn results_last(commands: Vec<Command>, role: impl Fn(u32) -> Role) -> (Vec<Command>, usize) {
     let read: HashSet<u32> = commands.iter().flat_map(|command| virtual_ids(&command.reads)).collect();
-    let mut writers: HashMap<u32, usize> = HashMap::new();
-    commands
-        .iter()
-        .flat_map(|command| virtual_ids(&command.writes))
-        .for_each(|id| *writers.entry(id).or_default() += 1);
-    let is_last = |(at, command): &(usize, &Command)| {
+    // The commands that write each buffer.
+    let mut writers: HashMap<u32, Vec<usize>> = HashMap::new();
+    for (at, command) in commands.iter().enumerate() {
+        virtual_ids(&command.writes).for_each(|id| writers.entry(id).or_default().push(at));
+    }
+    let is_last = |at: usize| {
+        let command = &commands[at];
+        let written_by = |id: u32| writers.get(&id).map_or(&[][..], Vec::as_slice);
         let is_result = |place: &Place| {
-            place.id().is_some_and(|id| role(id) == Role::Result && !read.contains(&id) && writers.get(&id) == Some(&1))
+            place.id().is_some_and(|id| role(id) == Role::Result && !read.contains(&id) && written_by(id).len() == 1)
         };
+        // What is read stays what it is.
+        let stays = |id: u32| role(id) != Role::Result && written_by(id).iter().all(|&writer| writer < at);
         let has_twin = commands.get(at + 1).is_some_and(|next| next.waits == Waits::Beside);
         command.waits == Waits::All
             && !has_twin
             && !command.writes.is_empty()
             && command.writes.iter().all(is_result)
-            && virtual_ids(&command.reads).all(|id| role(id) != Role::Result)
+            && virtual_ids(&command.reads).all(stays)
     };
-    let (last, others): (Vec<_>, Vec<_>) = commands.iter().enumerate().partition(is_last);
-    let count = last.len();
-    (count > 0).then(|| (others.into_iter().chain(last).map(|(_, command)| command.clone()).collect(), count))
+    let ends: Vec<bool> = (0..commands.len()).map(is_last).collect();
+    let (mut before, mut last) = (Vec::with_capacity(commands.len()), Vec::new());
+    for (command, ends) in commands.into_iter().zip(ends) {
+        if ends { last.push(command) } else { before.push(command) }
+    }
+    let until = before.len();
+    before.append(&mut last);
+    (before, until)
 }
 
-/// Plans commands of which the `last` ones come at the end.
 fn planned(
     commands: Vec<Command>,
-    last: usize,
+    ends: Ends,
     parts: &Parts,
     sizes: &[u64],
     role: &impl Fn(u32) -> Role,
@@ -120,7 +135,11 @@ fn planned(
     short: Short,
 ) -> Schedule {
     let together_bytes = room.together_bytes;
-    let until = commands.len() - last.min(commands.len());
+    let count = commands.len();
+    let (commands, until) = match ends {
+        Ends::AnyWhere => (commands, count),
+        Ends::WithResults => results_last(commands, role),
+    };
     let mut batch = Buffers { commands: &commands, until, sizes, role, parts, is_late: false, together_bytes };
     let mut order = batch.by_level(0..commands.len(), short);
     let mut chains = batch.chains(&order);
@@ -146,7 +165,8 @@ fn planned(
     let mut unsorted: Vec<Option<Command>> = commands.into_iter().map(Some).collect();
     let commands: Vec<Command> = order.iter().filter_map(|&(_, i)| unsorted.get_mut(i)?.take()).collect();
     let barriers = barriers(&commands, sizes, &places);
-    Schedule { commands, barriers, places, held, live_bytes }
+    let wholes = parts.iter().map(|(_, whole, _)| whole).collect();
+    Schedule { commands, barriers, places, wholes, held, live_bytes }
 }
 
 /// Bytes from which a result is worth making it late, and of all that a batch holds at most, from which any is: what

@@ -20,7 +20,10 @@ pub(super) fn filled_at_once(
     sizes: &[u64],
     role: impl Fn(u32) -> Role,
 ) -> Option<(Vec<Command>, Vec<u64>, Parts)> {
-    let mut used: HashSet<u32> = commands.iter().filter_map(Command::decided_by).collect();
+    // What decides about commands, and what may come to lie in something larger, stays as it is.
+    let is_copy = |command: &&Command| command.copied_bytes.is_some() || matches!(command.action, Action::Copy { .. });
+    let copied = commands.iter().filter(is_copy).filter_map(Command::read);
+    let mut used: HashSet<u32> = commands.iter().filter_map(Command::decided_by).chain(copied).collect();
     let mut words: Vec<u32> = Vec::new();
     let mut fills: HashSet<usize> = HashSet::new();
     for (at, command) in commands.iter().enumerate() {

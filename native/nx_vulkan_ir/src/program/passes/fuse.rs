@@ -21,9 +21,11 @@ use crate::{DType, Error, Result, Type};
 /// Groups that share an operand are compared in pairs up to this many.
 const MAX_SIBLINGS: usize = 64;
 
-/// The share of what a kernel moves that makes it worth to read it together with another, and how many times as much as
-/// memory gives in the time of a launch it moves at least, or a launch more costs more than it gains.
+/// Of what a kernel moves, the share that makes it worth to read it together with another.
 const LEAST_SAVED: u64 = 8;
+
+/// How many times `Joins::read_bytes` a kernel moves where a launch of its own costs no more than being one of many parts:
+/// as much as memory gives in the time of a launch.
 const MUCH_MOVED: u64 = 4;
 
 /// The part of a kernel's largest operand or result up to which operands take little memory.
@@ -567,17 +569,19 @@ impl<'a> Fusion<'a> {
         }
     }
 
-    /// Makes one group of two if one kernel can compute all of it, and nothing must run between them.
+    /// Whether nothing that is known without a plan keeps two groups from being one.
+    fn may_merge(&self, a: usize, b: usize) -> bool {
+        let (Some(one), Some(two)) = (&self.groups[a], &self.groups[b]) else { return false };
+        // Each result is stored by one group, so that those of both add up.
+        !self.is_too_costly(one.costly + two.costly, one.reduces.or(two.reduces).is_some())
+            && one.outputs.len() + two.outputs.len() <= MAX_STORES
+            && self.can_share(one, two)
+    }
+
+    /// Makes one group of two that may merge if one kernel can compute all of it, and nothing must run between them.
     fn merge(&mut self, a: usize, b: usize) -> bool {
         let (Some(one), Some(two)) = (&self.groups[a], &self.groups[b]) else { return false };
         let (costly, reduces) = (one.costly + two.costly, one.reduces.or(two.reduces));
-        // Each result is stored by one group, so that those of both add up.
-        if self.is_too_costly(costly, reduces.is_some())
-            || one.outputs.len() + two.outputs.len() > MAX_STORES
-            || !self.can_share(one, two)
-        {
-            return false;
-        }
         let members = one.members.union(&two.members);
         let externals = one.externals.union(&two.externals).without(&members);
         let outputs = one.outputs.union(&two.outputs);
@@ -629,17 +633,10 @@ impl<'a> Fusion<'a> {
 
     /// Makes one group of each two of these where one kernel can compute both, and is sooner done.
     fn merge_all(&mut self, groups: &[usize]) {
-        let operands = |number: &usize| {
-            let group = self.groups.get(*number).and_then(Option::as_ref);
-            group.map_or_else(BTreeSet::new, |group| self.operands(group))
-        };
-        let mut operands: Vec<BTreeSet<Operand>> = groups.iter().map(operands).collect();
         for (i, &a) in groups.iter().enumerate() {
-            for (j, &b) in groups.iter().enumerate().skip(i + 1) {
-                let are_there = self.groups[a].is_some() && self.groups[b].is_some();
-                if are_there && self.gains_by_merging([(a, &operands[i]), (b, &operands[j])]) && self.merge(a, b) {
-                    let joined = std::mem::take(&mut operands[j]);
-                    operands[i].extend(joined);
+            for &b in &groups[i + 1..] {
+                if self.may_merge(a, b) && self.gains_by_merging(a, b) {
+                    self.merge(a, b);
                 }
             }
         }
@@ -651,17 +648,23 @@ impl<'a> Fusion<'a> {
         all.filter(|&o| self.bodies.maker(o).is_none_or(|at| !group.members.contains(at))).collect()
     }
 
-    /// Whether one kernel of two groups with these operands is sooner done than both: where there are many operands and
-    /// results, memory is slower than with few.
-    fn gains_by_merging(&self, groups: [(usize, &BTreeSet<Operand>); 2]) -> bool {
+    /// Whether one kernel of two groups is sooner done than both: where there are many operands and results, memory is
+    /// slower than with few.
+    fn gains_by_merging(&self, a: usize, b: usize) -> bool {
+        let (Some(one), Some(two)) = (&self.groups[a], &self.groups[b]) else { return false };
         let size_bytes = |operand: &Operand| self.bodies.ty(*operand).map_or(0, Type::size_bytes);
-        let moved = groups.map(|(number, operands)| {
-            let stored = self.groups[number].iter().flat_map(|group| group.outputs.iter());
-            let stored = stored.map(|at| size_bytes(&self.bodies.result(at)));
-            operands.iter().map(size_bytes).chain(stored).fold(0, u64::saturating_add)
+        let sum = |all: &mut dyn Iterator<Item = Operand>| all.map(|o| size_bytes(&o)).fold(0, u64::saturating_add);
+        let operands = [one, two].map(|group| self.operands(group));
+        let moved = [(one, &operands[0]), (two, &operands[1])].map(|(group, operands)| {
+            let stored = group.outputs.iter().map(|at| self.bodies.result(at));
+            sum(&mut operands.iter().copied().chain(stored))
         });
-        let [(_, one), (_, two)] = groups;
-        let saved = one.intersection(two).map(size_bytes).fold(0, u64::saturating_add);
+        let made = |operands: &BTreeSet<Operand>, by: &Cluster| {
+            let is_made = |o: &Operand| self.bodies.maker(*o).is_some_and(|at| by.members.contains(at));
+            sum(&mut operands.iter().copied().filter(is_made))
+        };
+        let shared = sum(&mut operands[0].intersection(&operands[1]).copied());
+        let saved = shared.saturating_add(made(&operands[0], two)).saturating_add(made(&operands[1], one));
         let least = moved[0].min(moved[1]);
         least / MUCH_MOVED <= self.target.joins.read_bytes || saved >= least / LEAST_SAVED
     }
