@@ -105,25 +105,22 @@ const HOST_ACCESS: Variable<HostAccess> = Variable {
     },
 };
 
-const PROFILE: Variable<Profiling> = Variable {
-    name: "NX_VULKAN_PROFILE",
-    expected: "1 or 0",
-    parse: |word| match word {
-        "1" | "true" => Some(Profiling::Printed),
-        "0" | "false" => Some(Profiling::Off),
-        _ => None,
-    },
-};
-
-const STATISTICS: Variable<bool> = Variable {
-    name: "NX_VULKAN_STATISTICS",
-    expected: "1 or 0",
-    parse: |word| match word {
+/// What a word switches on or off.
+fn switch(word: &str) -> Option<bool> {
+    match word {
         "1" | "true" => Some(true),
         "0" | "false" => Some(false),
         _ => None,
-    },
+    }
+}
+
+const PROFILE: Variable<Profiling> = Variable {
+    name: "NX_VULKAN_PROFILE",
+    expected: "1 or 0",
+    parse: |word| switch(word).map(|is_on| if is_on { Profiling::Printed } else { Profiling::Off }),
 };
+
+const STATISTICS: Variable<bool> = Variable { name: "NX_VULKAN_STATISTICS", expected: "1 or 0", parse: switch };
 
 const PRECISION: Variable<Precision> = Variable {
     name: "NX_VULKAN_PRECISION",
@@ -145,15 +142,7 @@ const ATTENTION: Variable<bool> = Variable {
     },
 };
 
-const KEEP_COPIES: Variable<bool> = Variable {
-    name: "NX_VULKAN_KEEP_COPIES",
-    expected: "1 or 0",
-    parse: |word| match word {
-        "1" | "true" => Some(true),
-        "0" | "false" => Some(false),
-        _ => None,
-    },
-};
+const KEEP_COPIES: Variable<bool> = Variable { name: "NX_VULKAN_KEEP_COPIES", expected: "1 or 0", parse: switch };
 
 const LOWER: Variable<Lacks> = Variable {
     name: "NX_VULKAN_LOWER",

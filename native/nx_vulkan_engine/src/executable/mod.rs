@@ -9,6 +9,7 @@ mod compile;
 mod control;
 mod describe;
 mod donation;
+mod ends;
 mod kept;
 mod parts;
 mod peak;
