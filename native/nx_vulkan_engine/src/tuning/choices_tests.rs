@@ -138,9 +138,9 @@ fn others(model: &DeviceModel, out: &mut String) {
             .map(|height| (qr::shares(model, matrices, height), qr::blocks(model, height)));
         writeln!(out, "panel {matrices}: {ways:?}").unwrap();
     }
-    for elements in [1u64, 16_383, 16_384, 65_535, 65_536, 1 << 19, (1 << 19) + 1, 1 << 20, 1 << 24] {
-        let ways =
-            (map::is_single(model, elements), map::takes_pairs(model, elements), map::block_items(model, elements));
+    for elements in [1u64, 8192, 16_383, 16_384, 65_535, 65_536, 1 << 19, (1 << 19) + 1, 1 << 20, 1 << 24] {
+        let single = [map::is_exact(model, elements), map::is_single(model, elements)];
+        let ways = (single, map::takes_pairs(model, elements), map::block_items(model, elements));
         writeln!(out, "map {elements}: {ways:?} {:?}", [false, true].map(|short| map::unrolls(model, elements, short)))
             .unwrap();
     }

@@ -180,6 +180,8 @@ fn gpu(caps: &Caps, class: Class) -> DeviceModel {
         },
         maps: Maps {
             most_single: power_below(2 * held * processors),
+            // A subgroup for each of the four schedulers.
+            most_exact: power_below(128 * processors),
             least_unrolled: None,
             least_paired: None,
             blocks: &[],
@@ -262,6 +264,7 @@ fn cpu(caps: &Caps) -> DeviceModel {
         },
         maps: Maps {
             most_single: 0,
+            most_exact: 0,
             // A CPU has no latency to hide and compiles slowly, and takes an access of every lane one after the other,
             // whatever its size.
             least_unrolled: Some(1 << 14),

@@ -204,6 +204,9 @@ pub struct Rows {
 pub struct Maps {
     /// Elements of costly steps up to which each has an invocation of its own.
     pub most_single: u64,
+    /// Elements up to which functions have one form, which gives all results: launches of few take as long as their
+    /// code, of which short forms are more. So do kernels of rows of so few invocations.
+    pub most_exact: u64,
     /// Elements from which costly steps are worth more code, if they are few; none where they always are.
     pub least_unrolled: Option<u64>,
     /// Elements from which vectors are read and written 8 bytes at a time; none where that gains nothing.

@@ -277,6 +277,8 @@ fn maps() {
     };
     let fused = FloatModes { fused: true, ..MODES };
     kernels.add_for("log_of_numbers", fused, |l, m| listed.generate(l, m));
+    let few = Spec { width: 1, form: Form::Exact, ..listed.clone() };
+    kernels.add_for("log_of_few_numbers", fused, |l, m| few.generate(l, m));
     let by_constant = Spec {
         steps: smallvec![binary(
             Binary::Divide,
@@ -424,6 +426,7 @@ fn rows() {
         team: 32,
         columns: false,
         full: true,
+        exact: false,
     };
     kernels.add("centred", |l, m| centred.generate(l, m));
     let columns = RowsSpec {
@@ -454,6 +457,7 @@ fn rows() {
         team: 128,
         columns: false,
         full: false,
+        exact: false,
     };
     kernels.add_for("softmax", ROUNDED, |l, m| softmax.generate(l, m));
     kernels.compare();

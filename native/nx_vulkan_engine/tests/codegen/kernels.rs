@@ -14,8 +14,9 @@ use nx_vulkan_engine::kernels::dot::{
 };
 use nx_vulkan_engine::kernels::map::{Form, Port, Spec};
 use nx_vulkan_engine::kernels::reduce::{Direction, Producer, ReduceEpilogue, ReduceSpec, Stage};
-use nx_vulkan_engine::kernels::rows::{Along, RowPort};
+use nx_vulkan_engine::kernels::rows::{Along, RowPort, RowsSpec};
 use nx_vulkan_ir::program::attention_gradient::By;
+use nx_vulkan_ir::program::fused::{Computed, Made};
 use nx_vulkan_ir::program::ops::result_dtype;
 use nx_vulkan_ir::program::reducer::Reducer;
 use nx_vulkan_ir::program::step::{Ref, Step};
@@ -304,6 +305,46 @@ fn twins_without_rare_inputs_are_called_as_they_are() {
     // Both paths of exp are in its kernel, whichever form it has; of tanh one is where the twin serves.
     assert!(words(Unary::Exp, true) * 10 > words(Unary::Exp, false) * 8);
     assert!(words(Unary::Tanh, true) * 10 < words(Unary::Tanh, false) * 8);
+}
+
+/// Kernels of few elements have no short form of a function beside the one that gives all results.
+#[test]
+fn kernels_of_few_elements_have_less_code() {
+    let library = Library::builtin().unwrap();
+    let modes = FloatModes { fused: true, ..MODES };
+    for unary in [Unary::Log, Unary::ErfInv, Unary::Exp] {
+        let words = |form: Form| {
+            let of = spec(Elementwise::Unary(unary), &[DType::F32], DType::F32, Layout::Contiguous, 0);
+            let kernel = Spec { form, ..of }.generate(library, modes).unwrap();
+            check(unary.name(), &kernel.words);
+            kernel.words.len()
+        };
+        assert!(words(Form::Exact) * 10 < words(Form::Single) * 9, "{}", unary.name());
+    }
+    let port = |along| RowPort { dtype: DType::F32, along, bounded: false };
+    let made = |made| Computed { made, row: true, phase: 1 };
+    let sum = Made::Reduction { reduction: Reduction::Sum, tie_high: false, of: Ref::Input(0), out: DType::F32 };
+    let log = Step { op: Elementwise::Unary(Unary::Log), args: smallvec![Ref::Result(0)], out: DType::F32 };
+    let words = |exact: bool| {
+        let rows = RowsSpec {
+            kept_rank: 1,
+            row_rank: 1,
+            inputs: vec![port(Along::Vector)],
+            values: vec![made(sum.clone()), made(Made::Step(log.clone()))],
+            outputs: vec![(Ref::Result(1), port(Along::Row))],
+            width: 4,
+            items: 1,
+            team: 32,
+            columns: false,
+            full: true,
+            exact,
+        };
+        let kernel = rows.generate(library, modes).unwrap();
+        check("rows", &kernel.words);
+        kernel.words.len()
+    };
+    // The steps of the short form are as many words at least.
+    assert!(words(true) + 200 < words(false));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! variants = [
 //!   { name = "elementwise", defines = { LOCAL = "256u", ITEMS = "4u" } },
+//!   { name = "elementwise_one", defines = { LOCAL = "256u", ITEMS = "1u" } },
 //!   { name = "elementwise_v1", defines = { LOCAL = "256u", WIDTH = "1u", VECTORS = "1u" } },
 //!   { name = "elementwise_v2", defines = { LOCAL = "256u", WIDTH = "2u", VECTORS = "1u" } },
 //!   { name = "elementwise_v2_two", defines = { LOCAL = "256u", WIDTH = "2u", VECTORS = "2u" } },

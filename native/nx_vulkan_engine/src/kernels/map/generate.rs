@@ -31,6 +31,9 @@ pub enum Form {
     Vectors,
     /// One element each where vectors would do: few elements take as long as the code of one invocation.
     Single,
+    /// The same with functions in one form, which gives all results: of fewer elements, a launch takes longer to fetch
+    /// the code of short forms than these save.
+    Exact,
     /// Vectors, which are accessed 8 bytes at a time.
     Pairs,
     /// Vectors of a subgroup's block, whose lanes load neighbours together: so many in each invocation, at most 32. A
@@ -180,7 +183,7 @@ impl Spec {
     /// Vectors per invocation.
     pub(super) fn vectors(&self) -> u32 {
         match self.form {
-            Form::Single => return 1,
+            Form::Single | Form::Exact => return 1,
             Form::Pairs => return MOST_VECTORS,
             Form::Blocks { vectors } => return vectors.into(),
             Form::Vectors if self.is_listed() => return LISTED_VECTORS,
@@ -218,13 +221,13 @@ impl Spec {
         match self.form {
             Form::Blocks { .. } => LANES,
             Form::Vectors if is_small || self.is_listed() => SMALL_LOCAL_SIZE,
-            Form::Vectors | Form::Single | Form::Pairs => LOCAL_SIZE,
+            Form::Vectors | Form::Single | Form::Exact | Form::Pairs => LOCAL_SIZE,
         }
     }
 
     /// Elements that one workgroup covers.
     pub fn elements_per_group(&self) -> u32 {
-        let has_vectors = self.width > 1 || matches!(self.form, Form::Single | Form::Blocks { .. });
+        let has_vectors = self.width > 1 || matches!(self.form, Form::Single | Form::Exact | Form::Blocks { .. });
         self.local_size() * if has_vectors { u32::from(self.width) * self.vectors() } else { ITEMS }
     }
 
@@ -242,7 +245,7 @@ impl Spec {
     pub fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
         match self.form {
             Form::Blocks { .. } => self.generate_blocks(library, modes),
-            Form::Vectors | Form::Single | Form::Pairs => {
+            Form::Vectors | Form::Single | Form::Exact | Form::Pairs => {
                 Generated::push_or_table(|table| self.generate_with(library, modes, table))
             }
         }
@@ -280,11 +283,12 @@ impl Spec {
             (2, _, SMALL_LOCAL_SIZE) => "elementwise_v2_two_128",
             (2, ..) => "elementwise_v2_two",
             _ if self.form == Form::Single => "elementwise_v1",
+            _ if self.form == Form::Exact => "elementwise_one",
             _ => "elementwise",
         };
         let mut linker = Linker::new(library, name, table, modes)?;
         linker.pairs = self.form == Form::Pairs;
-        let settles = linker.has_slot("slot_vector") && self.may_doubt();
+        let settles = self.form == Form::Exact || linker.has_slot("slot_vector") && self.may_doubt();
         let fixed = self.fixed.as_deref().cloned();
         let mut params = ParamLayout { fixed, ..ParamLayout::new(&[Param::Count]) };
         linker.define("slot_element", |code, args| {

@@ -44,6 +44,7 @@ mod tests {
         let port = Port { element: Element::Typed(DType::F32), layout: Layout::Contiguous };
         let forms = [
             (1, Form::Single),
+            (1, Form::Exact),
             (1, Form::Vectors),
             (4, Form::Vectors),
             (4, Form::Pairs),

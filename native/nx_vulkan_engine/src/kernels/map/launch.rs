@@ -66,6 +66,11 @@ pub(crate) fn is_single(model: &DeviceModel, elements: u64) -> bool {
     elements <= model.maps.most_single
 }
 
+/// Whether so few elements are computed that short forms of functions take longer to fetch than they save.
+pub(crate) fn is_exact(model: &DeviceModel, elements: u64) -> bool {
+    elements <= model.maps.most_exact
+}
+
 /// Whether a kernel has an invocation for each element: what it stores follows each other, and it has the code of an
 /// element twice, which is long where types are lowered.
 fn takes_single(model: &DeviceModel, spec: &Spec, elements: u64) -> bool {
@@ -383,7 +388,7 @@ fn map_whole(
             && is_indexed_whole(engine.reach(), &space.sizes, space.strides.iter().zip(&elements))
     });
     if takes_single(model, &spec, space.elements()) {
-        spec.form = Form::Single;
+        spec.form = if is_exact(model, space.elements()) { Form::Exact } else { Form::Single };
     } else if let Some(blocks) = blocks {
         spec = blocks;
     } else if width > 1 && aligned(width) {
@@ -419,7 +424,7 @@ fn map_whole(
         let per_group = u64::from(kernel.elements_per_group);
         let groups = match form {
             Form::Blocks { .. } => whole_grid(max_groups(engine.caps()), count / per_group),
-            Form::Vectors | Form::Single | Form::Pairs => count.div_ceil(per_group),
+            Form::Vectors | Form::Single | Form::Exact | Form::Pairs => count.div_ceil(per_group),
         };
         launch(engine, &kernel, &arguments, inputs.len(), groups)
     })

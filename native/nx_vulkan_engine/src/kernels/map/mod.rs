@@ -17,10 +17,10 @@ use crate::program::ops::multiplied;
 use crate::program::step::Ref;
 
 pub use generate::{Form, Port, Spec};
-pub(crate) use launch::takes_pairs;
 pub use launch::{Operand, Shapes, map, map_from, put};
 #[cfg(test)]
 pub(crate) use launch::{block_items, is_single, unrolls};
+pub(crate) use launch::{is_exact, takes_pairs};
 
 impl KernelSpec for Spec {
     fn name(&self) -> String {
@@ -36,7 +36,7 @@ impl KernelSpec for Spec {
     fn constants(&self, _: FloatModes) -> Constants {
         match self.form {
             Form::Blocks { .. } => smallvec![(0, u32::from(self.width)), (1, self.vectors())],
-            Form::Vectors | Form::Single | Form::Pairs => Constants::new(),
+            Form::Vectors | Form::Single | Form::Exact | Form::Pairs => Constants::new(),
         }
     }
 

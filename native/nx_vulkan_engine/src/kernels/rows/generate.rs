@@ -59,6 +59,8 @@ pub struct RowsSpec {
     pub columns: bool,
     /// Every load of every invocation lies in the row.
     pub full: bool,
+    /// Functions have one form, which gives all results, as in [`Form::Exact`](crate::kernels::map::Form::Exact).
+    pub exact: bool,
 }
 
 impl RowsSpec {
@@ -96,7 +98,12 @@ impl RowsSpec {
         }
         linker.define("slot_row", |code, args| {
             let [row, lane, live] = [arg(args, 0)?, arg(args, 1)?, arg(args, 2)?];
-            Emission::new(self, code, &mut params, row, lane)?.emit(live)?;
+            let mut emit = |code: &mut Code<'_, '_>| Emission::new(self, code, &mut params, row, lane)?.emit(live);
+            if self.exact {
+                code.settled(emit)?
+            } else {
+                emit(code)?
+            }
             Ok(None)
         })?;
         Ok(Generated { words: linker.finish()?, params, table, elements_per_group: self.rows_per_group() })

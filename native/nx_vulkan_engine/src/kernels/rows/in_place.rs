@@ -56,6 +56,7 @@ mod tests {
                 team: 64,
                 columns: false,
                 full,
+                exact: false,
             };
             let words = spec.generate(Library::builtin().unwrap(), engine.float_modes().unwrap()).unwrap().words;
             assert_eq!(in_place::exclusive(&words), None, "{along:?} {full}");

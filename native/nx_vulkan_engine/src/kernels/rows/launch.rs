@@ -1,11 +1,12 @@
 //! Launches of row kernels: how many invocations share a row, and how its elements are loaded.
 
+use nx_vulkan_ir::program::Elementwise;
 use nx_vulkan_ir::program::rows::{MOST_INVOCATIONS_OF_COLUMNS, is_columns};
-use nx_vulkan_ir::program::step::Ref;
+use nx_vulkan_ir::program::step::{Ref, Step};
 use smallvec::SmallVec;
 
 use crate::kernels::rows::{Along, RowPort, RowsSpec};
-use crate::kernels::{Arguments, Compile, Loaded, Place, launch};
+use crate::kernels::{Arguments, Compile, Loaded, Place, launch, map};
 use crate::program::fused::{Computed, Made, Plan};
 use crate::shape::{Dims, Space, Strides, contiguous_strides};
 use crate::tuning::DeviceModel;
@@ -171,6 +172,8 @@ pub fn rows(
         }
         other => other,
     };
+    let is_function = |value: &Computed| matches!(&value.made, Made::Step(Step { op: Elementwise::Unary(_), .. }));
+    let has_function = plan.values.iter().any(is_function);
     let spec = RowsSpec {
         kept_rank: kept.rank() as u8,
         row_rank: row.rank() as u8,
@@ -193,6 +196,7 @@ pub fn rows(
         team: team as u32,
         columns,
         full: items * team * width == elements,
+        exact: has_function && map::is_exact(engine.model(), rows * team),
     };
     let rows_per_group = u64::from(spec.rows_per_group());
     let kernel = engine.kernel(&spec, compile)?;

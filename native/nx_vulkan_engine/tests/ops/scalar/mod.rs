@@ -66,6 +66,11 @@ impl Runner {
 
     /// The kernel of steps, which stores what the last one gives.
     pub fn kernel_of(&self, steps: &[Step], inputs: &[DType], width: u8) -> Generated {
+        self.kernel_in(Form::Vectors, steps, inputs, width)
+    }
+
+    /// The same in a form of kernels.
+    pub fn kernel_in(&self, form: Form, steps: &[Step], inputs: &[DType], width: u8) -> Generated {
         let last = steps.len() - 1;
         let port = |dtype| Port { element: Element::Typed(dtype), layout: Layout::Contiguous };
         let spec = Spec {
@@ -74,7 +79,7 @@ impl Runner {
             outputs: smallvec![(Ref::Result(last as u8), port(steps[last].out))],
             rank: 1,
             width,
-            form: Form::Vectors,
+            form,
             fixed: None,
             numbers: Default::default(),
             shift: None,

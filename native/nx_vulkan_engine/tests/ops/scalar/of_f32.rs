@@ -3,6 +3,7 @@
 //! `NX_VULKAN_SCALAR_STRIDE` is the step through the 2^32 bit patterns of f32; 1 tests all of them.
 
 use nx_vulkan_engine::DType;
+use nx_vulkan_engine::kernels::map::Form;
 use nx_vulkan_engine::program::{Binary, Elementwise, Unary};
 use nx_vulkan_engine::reference::real_function;
 use nx_vulkan_ir::program::step::{Ref, Step};
@@ -105,6 +106,23 @@ fn unary_functions(runner: &Runner) {
     }
     runner.assert_valid();
     assert!(failures.is_empty(), "{failures:#?}");
+}
+
+/// A function of few elements stands in a kernel in one form.
+#[test]
+fn functions_of_few_elements_have_the_bits_of_those_of_many() {
+    let runner = Runner::new();
+    let all: Vec<u8> = (0..=u32::MAX).step_by(65_521).flat_map(u32::to_ne_bytes).collect();
+    for op in [Unary::Log, Unary::Log1p, Unary::ErfInv, Unary::Exp, Unary::Erf, Unary::Tanh, Unary::Sigmoid] {
+        let steps = [Step { op: Elementwise::Unary(op), args: smallvec![Ref::Input(0)], out: DType::F32 }];
+        let [want, single, exact] = [Form::Vectors, Form::Single, Form::Exact].map(|form| {
+            let kernel = runner.kernel_in(form, &steps, &[DType::F32], 1);
+            runner.run_kernel(&kernel, &[(DType::F32, &all)], DType::F32)
+        });
+        assert!(want == single, "{}: {:?}", op.name(), Form::Single);
+        assert!(want == exact, "{}: {:?}", op.name(), Form::Exact);
+    }
+    runner.assert_valid();
 }
 
 /// The errors of either form are too small to be seen in f16 and bf16.
