@@ -205,11 +205,13 @@ fn structure() -> Vec<Named> {
     }
     for dtype in [DType::F32, DType::F64] {
         let complex = if dtype == DType::F64 { DType::C128 } else { DType::C64 };
-        for n in [60u64, 256, 1000, 1 << 13, 1 << 20, 1009] {
-            found.push(named(format!("fft {dtype} {n}"), |b| {
-                let x = b.input(complex, &[4, n]);
+        let few = [60u64, 256, 1000, 1 << 13, 1 << 20, 1009].map(|n| (4, n));
+        let many = [64u64, 128, 256, 512, 1024, 2048, 4096].map(|n| ((1 << 18) / n, n));
+        for (rows, n) in few.into_iter().chain(many) {
+            found.push(named(format!("fft {dtype} {rows} x {n}"), |b| {
+                let x = b.input(complex, &[rows, n]);
                 let fft = |kind| Op::from(Fft { kind, axis: 1, length: n, eps: Scalar::Float(1e-10) });
-                [Fourier::Fft, Fourier::Ifft].map(|k| b.push(fft(k), &[x], &Type::new(complex, &[4, n]))).into()
+                [Fourier::Fft, Fourier::Ifft].map(|k| b.push(fft(k), &[x], &Type::new(complex, &[rows, n]))).into()
             }));
         }
     }

@@ -117,6 +117,8 @@ fn others(model: &DeviceModel, out: &mut String) {
             writeln!(out, "transform {n} {compute:?}: {capacity} {ways:?}").unwrap();
         }
     }
+    let fixed = [1 << 15, 1 << 16, 1 << 19, 1 << 20].map(|elements| fft::is_fixed(model, elements));
+    writeln!(out, "transforms of one length: {fixed:?}").unwrap();
     for compute in [CType::F32, CType::F64, CType::C64, CType::C128] {
         let ways = [0u64, 1, 32, 100, 1000, 5000, 40_000]
             .map(|rest| [1u64, 3, 100, 600].map(|batches| crate::eager::cholesky_tiles(model, rest, batches, compute)));

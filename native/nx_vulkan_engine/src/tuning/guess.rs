@@ -153,6 +153,7 @@ fn gpu(caps: &Caps, class: Class) -> DeviceModel {
         products,
         fill: Fill {
             transform_groups: 2 * processors,
+            least_fixed_transform: 1 << 16,
             cholesky_groups: 4 * processors,
             scan_groups: power_below(8 * processors),
             reduce_invocations: power_below(held * processors),
@@ -251,7 +252,13 @@ fn cpu(caps: &Caps) -> DeviceModel {
             square_groups: 4,
             operand_bytes: MATRIX_MAX_BYTES,
         },
-        fill: Fill { transform_groups: 264, cholesky_groups: 4, scan_groups: 4, reduce_invocations: 1 << 11 },
+        fill: Fill {
+            transform_groups: 264,
+            least_fixed_transform: 1 << 20,
+            cholesky_groups: 4,
+            scan_groups: 4,
+            reduce_invocations: 1 << 11,
+        },
         // Invocations of several subgroups wait for one another at each level of a tree: means of 2048^2 take 23 ms by
         // whole rows in registers, and 2 in chunks.
         reductions: Reductions { most_team: LANES.into(), columns: None, streams: true },

@@ -144,6 +144,8 @@ pub struct Units {
 pub struct Fill {
     /// Workgroups of a Fourier transform.
     pub transform_groups: u64,
+    /// Elements from which transforms have a kernel for their length alone.
+    pub least_fixed_transform: u64,
     /// Workgroups of a step of Cholesky's factorization, each of which factors the diagonal block for itself.
     pub cholesky_groups: u64,
     /// Workgroups of a scan.

@@ -7,8 +7,7 @@
 // Fourier transforms of N elements in shared memory, several per workgroup: in place, decimation in frequency, mixed
 // radices; results are stored by a table of where they came to lie. Lengths that are no product of radices are summed
 // term by term. Longer transforms take several launches, as in D. Bailey, "FFTs in external or hierarchical memory",
-// 1990: an element's place in the whole transform is `element * inner + row % inner`, its batch `row / inner`.
-// Parameters: see the names in main.
+// 1990. Parameters: see the names in main and in fft.glsl.
 #include "params.glsl"
 layout(local_size_x = 256) in;
 // Elements of shared memory.
@@ -16,81 +15,9 @@ layout(constant_id = 0) const uint CAPACITY = 1024u;
 // Whether there are other radices than powers of two: without them, fewer registers do.
 layout(constant_id = 1) const uint ODD = 1u;
 
-#ifdef F64
-#define T dvec2
-#define S double
-#else
-#define T vec2
-#define S float
-#endif
-
-// Swapping the parts before and after turns a transform into the inverse one.
-const uint SWAP_LOAD = 1u, SWAP_STORE = 2u, SWAP_LAST = 4u;
-const uint LOAD_FACTOR = 8u, STORE_FACTOR = 16u;
-// The second half of the input is the first half's mirror image, conjugated.
-const uint MIRROR = 32u;
-const uint DIRECT = 64u;
-const uint SCALE = 128u, DIVIDE = 256u, CLEAN = 512u;
-// Whether neighbouring invocations load or store the same element of neighbouring rows.
-const uint LOAD_ROWS = 1024u, STORE_ROWS = 2048u;
-
-// The element of a batch at its place in the whole transform.
-T slot_load(const in uint batch, const in uint place) { return T(batch + place); }
-void slot_store(const in uint batch, const in uint place, const in T value) {}
-// Roots of unity: per pass, for every output but the first, those of all offsets.
-T slot_root(const in uint i) { return T(i); }
-// Where result i lies.
-uint slot_order(const in uint i) { return i; }
-T slot_load_factor(const in uint place) { return T(place); }
-T slot_store_factor(const in uint place) { return T(place); }
-T slot_divide(const in T value, const in T by) { return value; }
+#include "fft.glsl"
 
 shared T data[CAPACITY];
-
-S scalar(const in uint k) {
-#ifdef F64
-    return packDouble2x32(uvec2(nx_param(k), nx_param(k + 1u)));
-#else
-    return uintBitsToFloat(nx_param(k));
-#endif
-}
-
-T mul(const in T a, const in T b) { return T(a.x * b.x - a.y * b.y, a.x * b.y + a.y * b.x); }
-// -i a
-T turn(const in T a) { return T(a.y, -a.x); }
-
-// Spreads strides of 16 and 256, and neighbouring rows, over the banks.
-uint at(const in uint base, const in uint row, const in uint i) {
-    return base + (i ^ ((i >> 4) & 15u) ^ ((i >> 8) & 15u) ^ ((row << 2) & 15u));
-}
-
-void dft2(inout T a, inout T b) {
-    T t = a - b;
-    a = a + b;
-    b = t;
-}
-
-void dft4(inout T a, inout T b, inout T c, inout T d) {
-    T p = a + c, q = a - c, r = b + d, s = turn(b - d);
-    a = p + r;
-    b = q + s;
-    c = p - r;
-    d = q - s;
-}
-
-const S HALF_ROOT = S(0.707106781186547524401lf);
-
-void dft8(inout T a, inout T b, inout T c, inout T d, inout T e, inout T f, inout T g, inout T h) {
-    dft4(a, c, e, g);
-    dft4(b, d, f, h);
-    d = T(d.x + d.y, d.y - d.x) * HALF_ROOT;
-    f = turn(f);
-    h = T(h.y - h.x, -h.x - h.y) * HALF_ROOT;
-    dft2(a, b);
-    dft2(c, d);
-    dft2(e, f);
-    dft2(g, h);
-}
 
 #define COMBINE(R, H, COSINES, SINES) \
     T plus[H], minus[H]; \
@@ -185,21 +112,9 @@ void dft5(inout T a, inout T b, inout T c, inout T d, inout T e) {
         [[unroll]] for (uint k = 1u; k < R; ++k) data[at(base, row, begin + k * step)] = x[k]; \
     }
 
-#define COLUMN(A, B, C, D, P, Q, U) \
-    dft4(x[A], x[B], x[C], x[D]); \
-    x[B] = mul(x[B], P); \
-    x[C] = mul(x[C], Q); \
-    x[D] = mul(x[D], U);
-
 void main() {
     uint rows = nx_param(0u), n = nx_param(1u), rows_per_group = nx_param(2u), radices = nx_param(3u);
-    uint in_inner = nx_param(4u), out_inner = nx_param(5u);
-    // Elements that exist, of the whole transform before and after; how long the whole is before.
-    uint valid = nx_param(6u), kept = nx_param(7u), full = nx_param(8u), flags = nx_param(9u);
-    // Roots of the whole transform between launches: rest elements per row follow, a table of 2^shift roots and their
-    // powers.
-    uint rest = nx_param(10u), shift = nx_param(11u);
-    S epsilon = scalar(12u), scale = scalar(14u);
+    uint flags = nx_param(9u);
 
     uint first_row = nx_group() * rows_per_group;
     if (first_row >= rows) return;
@@ -213,21 +128,12 @@ void main() {
     uint lane = by_row ? id / rows_per_group : id % team;
     uint base = row * pitch;
     if (row < here) {
-        uint batch = (first_row + row) / in_inner;
-        uint inner = (first_row + row) - batch * in_inner;
+        Part part = part_of(flags, first_row + row);
         for (uint j = lane; j < n; j += 4u * team) {
             T v[4];
             [[unroll]] for (uint u = 0u; u < 4u; ++u) {
                 v[u] = T(S(0.0lf));
-                uint place = (j + u * team) * in_inner + inner;
-                if (j + u * team < n && place < full) {
-                    bool mirrored = (flags & MIRROR) != 0u && place > full / 2u;
-                    uint source = mirrored ? full - place : place;
-                    if (source < valid) v[u] = slot_load(batch, source);
-                    if (mirrored) v[u].y = -v[u].y;
-                    if ((flags & SWAP_LOAD) != 0u) v[u] = v[u].yx;
-                    if ((flags & LOAD_FACTOR) != 0u) v[u] = mul(v[u], slot_load_factor(place));
-                }
+                if (j + u * team < n) v[u] = loaded(flags, part, j + u * team);
             }
             [[unroll]] for (uint u = 0u; u < 4u; ++u) {
                 if (j + u * team < n) data[at(base, row, j + u * team)] = v[u];
@@ -246,34 +152,15 @@ void main() {
         step /= radix;
         if (row < here) {
             switch (radix) {
-                case 2u: PASS(2u, dft2(x[0], x[1]);) break;
+                case 2u: PASS(2u, dft(x);) break;
                 case 3u: if (ODD != 0u) { PASS(3u, COMBINE(3u, 1u, C3, S3)) } break;
-                case 4u: PASS(4u, dft4(x[0], x[1], x[2], x[3]);) break;
+                case 4u: PASS(4u, dft(x);) break;
                 case 5u: if (ODD != 0u) { PASS(5u, dft5(x[0], x[1], x[2], x[3], x[4]);) } break;
                 case 7u: if (ODD != 0u) { PASS(7u, COMBINE(7u, 3u, C7, S7)) } break;
-                case 8u: {
-                    PASS(8u, dft8(x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7]);
-                        T y[8] = x;
-                        [[unroll]] for (uint k = 0u; k < 4u; ++k) { x[k] = y[2u * k]; x[k + 4u] = y[2u * k + 1u]; })
-                    break;
-                }
+                case 8u: PASS(8u, dft(x);) break;
                 case 11u: if (ODD != 0u) { PASS(11u, COMBINE(11u, 5u, C11, S11)) } break;
                 case 13u: if (ODD != 0u) { PASS(13u, COMBINE(13u, 6u, C13, S13)) } break;
-                default: {
-                    const T w1 = T(S(0.923879532511286756128lf), S(-0.382683432365089771728lf));
-                    const T w2 = T(HALF_ROOT, -HALF_ROOT), w3 = T(S(0.382683432365089771728lf), S(-0.923879532511286756128lf));
-                    const T w4 = T(S(0.0lf), S(-1.0lf)), w6 = T(-HALF_ROOT, -HALF_ROOT);
-                    const T w9 = T(S(-0.923879532511286756128lf), S(0.382683432365089771728lf));
-                    PASS(16u,
-                        dft4(x[0], x[4], x[8], x[12]);
-                        COLUMN(1, 5, 9, 13, w1, w2, w3)
-                        COLUMN(2, 6, 10, 14, w2, w4, w6)
-                        COLUMN(3, 7, 11, 15, w3, w6, w9)
-                        [[unroll]] for (uint k = 0u; k < 16u; k += 4u) dft4(x[k], x[k + 1u], x[k + 2u], x[k + 3u]);
-                        T y[16] = x;
-                        [[unroll]] for (uint k = 0u; k < 16u; ++k) x[k] = y[k % 4u * 4u + k / 4u];)
-                    break;
-                }
+                default: PASS(16u, dft(x);) break;
             }
         }
         roots += (radix - 1u) * step;
@@ -285,12 +172,8 @@ void main() {
     lane = by_row ? id / rows_per_group : id % team;
     base = row * pitch;
     if (row >= here) return;
-    uint batch = (first_row + row) / out_inner;
-    uint inner = (first_row + row) - batch * out_inner;
-    uint following = (first_row + row) % rest;
+    Part part = part_of(flags, first_row + row);
     for (uint k = lane; k < n; k += team) {
-        uint place = k * out_inner + inner;
-        if (place >= kept) break;
         T v;
         if ((flags & DIRECT) == 0u) {
             v = data[at(base, row, slot_order(k))];
@@ -303,20 +186,6 @@ void main() {
                 v += mul(data[at(base, row, j)], slot_root(turns));
             }
         }
-        if (rest > 1u) {
-            uint turns = following * k;
-            T root = mul(slot_store_factor(turns & ((1u << shift) - 1u)), slot_store_factor((1u << shift) + (turns >> shift)));
-            v = mul(v, root);
-        }
-        if ((flags & SWAP_STORE) != 0u) v = v.yx;
-        if ((flags & STORE_FACTOR) != 0u) v = mul(v, slot_store_factor(place));
-        if ((flags & SWAP_LAST) != 0u) v = v.yx;
-        if ((flags & SCALE) != 0u) v *= scale;
-        if ((flags & DIVIDE) != 0u) v = slot_divide(v, T(scale));
-        if ((flags & CLEAN) != 0u) {
-            if (v.x <= epsilon && v.x >= -epsilon) v.x = S(0.0lf);
-            if (v.y <= epsilon && v.y >= -epsilon) v.y = S(0.0lf);
-        }
-        slot_store(batch, place, v);
+        stored(flags, part, k, v);
     }
 }

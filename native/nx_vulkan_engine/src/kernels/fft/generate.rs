@@ -44,12 +44,13 @@ impl FftSpec {
     /// Invocations per workgroup.
     pub const LOCAL_SIZE: u64 = 256;
 
-    pub fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
-        Generated::push_or_table(|table| self.generate_with(library, modes, table))
+    /// The kernel of any length, or the one whose length is fixed.
+    pub fn generate(&self, library: &Library, modes: FloatModes, fixed: bool) -> Result<Generated> {
+        Generated::push_or_table(|table| self.generate_with(library, modes, fixed, table))
     }
 
-    fn generate_with(&self, library: &Library, modes: FloatModes, table: bool) -> Result<Generated> {
-        let name = format!("fft_{}", self.compute.name());
+    fn generate_with(&self, library: &Library, modes: FloatModes, fixed: bool, table: bool) -> Result<Generated> {
+        let name = format!("fft_{}{}", if fixed { "fixed_" } else { "" }, self.compute.name());
         let mut linker = Linker::new(library, &name, table, modes)?;
         let header: SmallVec<[Param; 16]> = (0..HEADER).map(Param::Extra).collect();
         let mut params = ParamLayout::new(&header);
@@ -69,7 +70,7 @@ impl FftSpec {
         })?;
         let tables = [
             ("slot_root", ROOTS, self.compute.dtype(), true),
-            ("slot_order", ORDER, DType::U32, true),
+            ("slot_order", ORDER, DType::U32, !fixed),
             ("slot_load_factor", LOAD_FACTOR, self.compute.dtype(), self.load_factor),
             ("slot_store_factor", STORE_FACTOR, self.compute.dtype(), self.store_factor),
         ];

@@ -7,7 +7,7 @@ use nx_vulkan_device::memory::Buffer;
 use smallvec::SmallVec;
 
 use super::tables::Content;
-use super::{FftKernel, FftSpec, plan, tables};
+use super::{FftForm, FftKernel, FftSpec, plan, tables};
 use crate::kernels::{Arguments, Compile, Place, launch, reach_of};
 use crate::shape::{Dims, Space, Strides};
 use crate::tuning::DeviceModel;
@@ -25,6 +25,9 @@ const MAX_EXTENDED: u64 = 64;
 /// Bytes of scratch memory above which the batches of a transform run one part after the other.
 const MAX_SCRATCH_BYTES: u64 = 1 << 30;
 
+/// Neighbouring rows in a workgroup that fill a memory sector.
+const NEIGHBOURS: u64 = 4;
+
 /// Bits of the template's `flags`.
 const SWAP_LOAD: u32 = 1;
 const SWAP_STORE: u32 = 2;
@@ -38,6 +41,10 @@ const DIVIDE: u32 = 256;
 const CLEAN: u32 = 512;
 const LOAD_ROWS: u32 = 1024;
 const STORE_ROWS: u32 = 2048;
+const WHOLE_LOAD: u32 = 4096;
+const WHOLE_STORE: u32 = 8192;
+const PARTS: u32 = 16384;
+const COLUMNS: u32 = 32768;
 
 /// What to compute along one axis.
 #[derive(Debug, Clone, Copy)]
@@ -86,9 +93,21 @@ impl Rows {
         Rows { buffer, dtype, address, sizes, strides, length, stride: 1 }
     }
 
-    fn scratch(engine: &Engine, ctype: CType, count: u64, length: u64) -> Result<Rows> {
+    /// `count` columns of a matrix, each of as many rows as `parts` of `length` elements have.
+    fn columns(buffer: Arc<Buffer>, dtype: DType, count: u64, parts: u64, length: u64) -> Rows {
+        let address = buffer.address();
+        let sizes = Dims::from_slice(&[parts, count]);
+        let strides = Strides::from_slice(&[(length * count) as i64, 1]);
+        Rows { buffer, dtype, address, sizes, strides, length, stride: count as i64 }
+    }
+
+    fn scratch(engine: &Engine, ctype: CType, count: u64, length: u64, columns: bool) -> Result<Rows> {
         let dtype = ctype.dtype();
-        Ok(Rows::contiguous(engine.alloc(count * length * dtype.size_bytes())?, dtype, count, length))
+        let buffer = engine.alloc(count * length * dtype.size_bytes())?;
+        Ok(match columns {
+            true => Rows::columns(buffer, dtype, count, 1, length),
+            false => Rows::contiguous(buffer, dtype, count, length),
+        })
     }
 
     fn count(&self) -> u64 {
@@ -106,6 +125,8 @@ impl Rows {
 struct Pass<'a> {
     /// Kernels reach far.
     far: bool,
+    /// Rows are columns of a matrix.
+    columns: bool,
     compute: CType,
     length: u64,
     /// Elements before the second half is mirrored or the rest is zero.
@@ -120,6 +141,7 @@ struct Pass<'a> {
 impl Pass<'_> {
     const PLAIN: Pass<'static> = Pass {
         far: false,
+        columns: false,
         compute: CType::C64,
         length: 0,
         full: 0,
@@ -143,7 +165,9 @@ pub fn fft(engine: &Engine, input: &Tensor, out: &Tensor, what: &Fft, compile: C
     let rows = input.view.elements() / input.view.shape[what.axis].max(1);
     let positions = (rows * longest).max(reach_of(&input.view)).max(reach_of(&out.view));
     let far = positions > engine.reach().near(element_bytes);
-    let needs_scratch = longest > capacity(engine.model(), compute) || !(smooth || direct);
+    // What is computed depends on the op alone, not on where its operand lies.
+    let columns = what.axis + 1 < input.view.shape.len();
+    let needs_scratch = longest > longest_part(engine.model(), compute, columns) || !(smooth || direct);
     if far || (needs_scratch && rows * longest * element_bytes > MAX_SCRATCH_BYTES) {
         let shape = &input.view.shape;
         if let Some(axis) = (0..shape.len()).find(|&a| a != what.axis && shape[a] > 1) {
@@ -160,7 +184,7 @@ pub fn fft(engine: &Engine, input: &Tensor, out: &Tensor, what: &Fft, compile: C
         }
     }
     let (from, to) = (Rows::new(input, what.axis), Rows::new(out, what.axis));
-    let mut last = Pass { far, compute, length: what.length, full: what.length, ..Pass::PLAIN };
+    let mut last = Pass { far, columns, compute, length: what.length, full: what.length, ..Pass::PLAIN };
     last.eps = what.eps;
     last.flags = CLEAN;
     let mirror = if what.mirror { MIRROR } else { 0 };
@@ -177,9 +201,10 @@ pub fn fft(engine: &Engine, input: &Tensor, out: &Tensor, what: &Fft, compile: C
     }
     let chirp = tables::table(engine, Content::Chirp(what.length), compute, compile)?;
     let spectrum = tables::table(engine, Content::Spectrum(what.length), compute, compile)?;
-    let between = Rows::scratch(engine, compute, rows, longest)?;
+    let between = Rows::scratch(engine, compute, rows, longest, columns)?;
     let first = Pass {
         far,
+        columns,
         compute,
         length: longest,
         full: what.length,
@@ -228,27 +253,36 @@ pub(crate) fn capacity(model: &DeviceModel, compute: CType) -> u64 {
     u64::from(model.caps.max_shared_memory_bytes.min(SHARED_BYTES)) / compute.dtype().size_bytes() / 16 * 16
 }
 
+/// The longest transform of one launch: columns have neighbours beside them that fill memory sectors.
+fn longest_part(model: &DeviceModel, compute: CType, columns: bool) -> u64 {
+    capacity(model, compute) / if columns { NEIGHBOURS } else { 1 }
+}
+
 /// Runs one pass in as many launches as its length takes.
 fn run(engine: &Engine, from: &Rows, to: &Rows, pass: &Pass<'_>, compile: Compile) -> Result<()> {
     let capacity = capacity(engine.model(), pass.compute);
-    let parts = plan::parts(pass.length, capacity).ok_or_else(|| Error::InvalidProgram {
+    let longest = longest_part(engine.model(), pass.compute, pass.columns);
+    let parts = plan::parts(pass.length, longest).ok_or_else(|| Error::InvalidProgram {
         op: "fft".to_string(),
         reason: format!("no parts of {}", pass.length),
     })?;
+    let columns = pass.columns && parts.len() > 1;
     let batches = from.count();
     let mut source = from.clone();
     let (mut before, mut rest) = (1, pass.length);
     for (i, &n) in parts.iter().enumerate() {
         rest /= n;
         let (is_first, is_last) = (i == 0, i + 1 == parts.len());
-        let target = if is_last { to.clone() } else { Rows::scratch(engine, pass.compute, batches, pass.length)? };
+        let target = match is_last {
+            true => to.clone(),
+            false => Rows::scratch(engine, pass.compute, batches, pass.length, columns)?,
+        };
         let roots = match rest {
             1 => None,
             _ => Some(tables::table(engine, Content::Twofold(n * rest), pass.compute, compile)?),
         };
         let of_load = MIRROR | SWAP_LOAD | LOAD_FACTOR;
-        let of_both = DIRECT;
-        let mut flags = pass.flags & of_both;
+        let mut flags = pass.flags & DIRECT | if columns { COLUMNS } else { 0 };
         if is_first {
             flags |= pass.flags & of_load;
         }
@@ -259,6 +293,7 @@ fn run(engine: &Engine, from: &Rows, to: &Rows, pass: &Pass<'_>, compile: Compil
             pass,
             n,
             rows: batches * before * rest,
+            batches,
             in_inner: rest,
             out_inner: before * rest,
             flags,
@@ -273,7 +308,10 @@ fn run(engine: &Engine, from: &Rows, to: &Rows, pass: &Pass<'_>, compile: Compil
         before *= n;
         if !is_last {
             // What was stored is rows of what is left.
-            source = Rows::contiguous(target.buffer, target.dtype, batches * before, rest);
+            source = match columns {
+                true => Rows::columns(target.buffer, target.dtype, batches, before, rest),
+                false => Rows::contiguous(target.buffer, target.dtype, batches * before, rest),
+            };
         }
     }
     Ok(())
@@ -284,6 +322,7 @@ struct Step<'a> {
     pass: &'a Pass<'a>,
     n: u64,
     rows: u64,
+    batches: u64,
     in_inner: u64,
     out_inner: u64,
     flags: u32,
@@ -311,14 +350,30 @@ impl Step<'_> {
             divide: self.flags & DIVIDE != 0,
         };
         let direct = self.flags & DIRECT != 0;
-        let odd = !direct && !self.n.is_power_of_two();
-        let spec = FftKernel { spec, capacity: capacity as u32, odd };
+        let per_group = rows_per_group(engine.model(), self.n, self.rows, capacity, load_rows || store_rows);
+        let flags = self.flags
+            | if load_rows { LOAD_ROWS } else { 0 }
+            | if store_rows { STORE_ROWS } else { 0 }
+            | if self.rest > 1 { PARTS } else { 0 };
+        let fixed = plan::fixed_radices(self.n).filter(|_| !direct && is_fixed(engine.model(), self.n * self.rows));
+        let spec = match fixed {
+            Some(radices) => {
+                let flags = flags
+                    | if self.valid == self.n * self.in_inner && self.full == self.valid { WHOLE_LOAD } else { 0 }
+                    | if self.kept == self.n * self.out_inner { WHOLE_STORE } else { 0 };
+                let form = FftForm::Fixed { radices, rows: per_group as u32, flags };
+                FftKernel { spec, capacity: (self.n * per_group) as u32, form }
+            }
+            None => {
+                let odd = !direct && !self.n.is_power_of_two();
+                FftKernel { spec, capacity: capacity as u32, form: FftForm::Any { odd } }
+            }
+        };
         let kernel = engine.kernel_reaching(&spec, self.pass.far, compile)?;
         let content = if direct { Content::Roots(self.n) } else { Content::Passes(self.n) };
         let roots = tables::table(engine, content, compute, compile)?;
         let order_bytes = if direct { 0 } else { tables::pass_roots(self.n) * compute.dtype().size_bytes() };
 
-        let per_group = rows_per_group(engine.model(), self.n, self.rows, capacity, load_rows || store_rows);
         let sizes: Dims = from.sizes.iter().chain(&to.sizes).copied().chain([from.length]).collect();
         let padded = |own: &[i64], lead: usize, tail: usize, stride: i64| -> Strides {
             let zeros = |n: usize| std::iter::repeat_n(0, n);
@@ -358,8 +413,8 @@ impl Step<'_> {
             self.valid as u32,
             self.kept as u32,
             self.full as u32,
-            self.flags | if load_rows { LOAD_ROWS } else { 0 } | if store_rows { STORE_ROWS } else { 0 },
-            self.rest as u32,
+            flags,
+            self.batches as u32,
             tables::twofold_shift(self.n * self.rest),
             eps[0],
             eps[1],
@@ -371,13 +426,18 @@ impl Step<'_> {
     }
 }
 
+/// Whether a launch of so many elements has a kernel of its own length, which is another one to compile.
+pub(crate) fn is_fixed(model: &DeviceModel, elements: u64) -> bool {
+    elements >= model.fill.least_fixed_transform
+}
+
 /// Rows of `n` elements that a workgroup transforms, a power of two: as many as fit, but not so many that the device
 /// idles. Neighbouring rows share memory sectors.
 pub(crate) fn rows_per_group(model: &DeviceModel, n: u64, rows: u64, capacity: u64, neighbours: bool) -> u64 {
     let pitch = n.next_multiple_of(16);
     let most = (capacity / pitch).clamp(1, FftSpec::LOCAL_SIZE);
     let most = 1 << most.ilog2();
-    let least = if neighbours { 4 } else { 1 };
+    let least = if neighbours { NEIGHBOURS } else { 1 };
     let wanted = (rows / model.fill.transform_groups).max(MIN_GROUP_ELEMENTS / pitch).max(least);
     wanted.min(rows).next_power_of_two().min(most)
 }

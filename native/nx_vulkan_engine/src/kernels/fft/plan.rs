@@ -37,6 +37,16 @@ pub fn radices(n: u64) -> Vec<u64> {
     radices
 }
 
+/// The radices of a length that kernels of one length are made for, 1 in the middle where there are two: powers of two
+/// from 64 on.
+pub fn fixed_radices(n: u64) -> Option<[u32; 3]> {
+    match radices(n)[..] {
+        [first @ (8 | 16), last @ (8 | 16)] => Some([first, 1, last].map(|radix| radix as u32)),
+        [first @ (8 | 16), middle @ (8 | 16), last @ (8 | 16)] => Some([first, middle, last].map(|radix| radix as u32)),
+        _ => None,
+    }
+}
+
 /// Four bits per radix, less one, the first in the lowest.
 pub fn radix_word(n: u64) -> u32 {
     radices(n).iter().rev().fold(0, |word, radix| word << 4 | (*radix as u32 - 1))
@@ -86,6 +96,9 @@ mod tests {
         assert_eq!(radices(4096), [16, 16, 16]);
         assert_eq!(radices(512), [8, 8, 8]);
         assert_eq!(radix_word(24), 0x2 << 4 | 7);
+        let fixed = (1..=4096).filter(|&n| is_smooth(n) && fixed_radices(n).is_some());
+        assert_eq!(fixed.collect::<Vec<_>>(), [64, 128, 256, 512, 1024, 2048, 4096]);
+        assert_eq!(fixed_radices(128), Some([16, 1, 8]));
     }
 
     #[test]
@@ -94,7 +107,7 @@ mod tests {
         lengths.extend((18..=30).map(|k| 1 << k));
         lengths.extend([13u64.pow(7), 3 * 11u64.pow(8), 3u64.pow(19), 7u64.pow(10)]);
         for n in lengths {
-            for capacity in [1024, 2048, 4096] {
+            for capacity in [256, 512, 1024, 2048, 4096] {
                 let parts = parts(n, capacity).unwrap();
                 assert_eq!(parts.iter().product::<u64>(), n);
                 assert!(parts.iter().all(|&p| p <= capacity), "{n} {parts:?}");

@@ -236,6 +236,64 @@ fn fft_of_a_million_and_more() {
     finish();
 }
 
+/// Of many elements, lengths that are powers of two have kernels of their own.
+#[test]
+fn fft_of_many_rows_has_the_bits_of_few() {
+    const MANY: u64 = 1 << 20;
+    let mut rng = rng(96);
+    for dtype in [DType::F32, DType::C64, DType::C128] {
+        let all = upload(&random(dtype, &[MANY + (1 << 18)], &mut rng));
+        let lengths = (6..=12).map(|k| 1 << k).chain([1 << 14, 1024, 4096, 512]);
+        for (turn, (length, axis)) in lengths.zip([0, 1].into_iter().cycle()).enumerate() {
+            let kinds = [
+                (Fourier::Fft, length),
+                (Fourier::Irfft, length / 2 + 1),
+                (Fourier::Fft, length - 5),
+                (Fourier::Ifft, length),
+            ];
+            let real = [(Fourier::Rfft, length), (Fourier::Rfft, length - 5)];
+            let kinds = if dtype == DType::F32 { &real[turn / 2 % 2..][..1] } else { &kinds[turn / 2 % 2 * 2..][..2] };
+            for &(kind, size) in kinds {
+                let rows = MANY / size + 3;
+                let shape = |rows: u64| if axis == 0 { [size, rows] } else { [rows, size] };
+                let many = Tensor::new(all.buffer().clone(), View::contiguous(dtype, &shape(rows))).unwrap();
+                let transform = |a: &Tensor| {
+                    let out = out_type(kind, &a.view().ty(), axis, length);
+                    run(&fft(kind, axis, length), std::slice::from_ref(a), &out).unwrap()
+                };
+                let results = transform(&many);
+                for first in [0, rows - 2] {
+                    let part = |a: &Tensor| {
+                        let (mut starts, mut lengths) = ([0, 0], [a.view().shape[0], a.view().shape[1]]);
+                        (starts[1 - axis], lengths[1 - axis]) = (first, 2);
+                        Tensor::new(a.buffer().clone(), a.view().slice(&starts, &lengths, &[1, 1]).unwrap()).unwrap()
+                    };
+                    let (got, want) = (download(&part(&results)), download(&transform(&part(&many))));
+                    let what = format!("{kind:?} of {dtype} {size} along {axis} to {length}, rows from {first}");
+                    assert!(got.values == want.values, "{what}");
+                }
+            }
+        }
+    }
+    finish();
+}
+
+#[test]
+fn bits_of_fft_do_not_depend_on_where_its_operand_lies() {
+    let mut rng = rng(97);
+    for (dtype, length) in [(DType::C64, 1024), (DType::C64, 4096), (DType::C128, 2048), (DType::F32, 3000)] {
+        let across = upload(&random(dtype, &[length, 6], &mut rng));
+        let along = upload(&download(
+            &Tensor::new(across.buffer().clone(), across.view().transpose(&[1, 0]).unwrap()).unwrap(),
+        ));
+        let back = Tensor::new(along.buffer().clone(), along.view().transpose(&[1, 0]).unwrap()).unwrap();
+        let out = out_type(Fourier::Fft, &across.view().ty(), 0, length);
+        let [want, got] = [across, back].map(|a| download(&run(&fft(Fourier::Fft, 0, length), &[a], &out).unwrap()));
+        assert!(want.values == got.values, "{dtype} {length}");
+    }
+    finish();
+}
+
 #[test]
 fn fft_leaves_zeros_and_carries_nan() {
     let complex = |values: &[f64]| {

@@ -1,0 +1,182 @@
+// Elements, loads and stores of Fourier transforms, and butterflies of powers of two: what fft.comp and fft_fixed.comp
+// share. Parameters: see their names here and in main.
+#ifndef FFT_GLSL
+#define FFT_GLSL
+
+#ifdef F64
+#define T dvec2
+#define S double
+#else
+#define T vec2
+#define S float
+#endif
+
+// Swapping the parts before and after turns a transform into the inverse one.
+const uint SWAP_LOAD = 1u, SWAP_STORE = 2u, SWAP_LAST = 4u;
+const uint LOAD_FACTOR = 8u, STORE_FACTOR = 16u;
+// The second half of the input is the first half's mirror image, conjugated.
+const uint MIRROR = 32u;
+const uint DIRECT = 64u;
+const uint SCALE = 128u, DIVIDE = 256u, CLEAN = 512u;
+// Whether neighbouring invocations load or store the same element of neighbouring rows.
+const uint LOAD_ROWS = 1024u, STORE_ROWS = 2048u;
+// Whether the input and the result have all places of the whole transform.
+const uint WHOLE_LOAD = 4096u, WHOLE_STORE = 8192u;
+// Rows are parts of a longer transform: roots of the whole follow.
+const uint PARTS = 16384u;
+// Neighbouring rows are of neighbouring batches.
+const uint COLUMNS = 32768u;
+
+// The element of a batch at its place in the whole transform.
+T slot_load(const in uint batch, const in uint place) { return T(batch + place); }
+void slot_store(const in uint batch, const in uint place, const in T value) {}
+// Roots of unity: per pass, for every output but the first, those of all offsets.
+T slot_root(const in uint i) { return T(i); }
+// Where result i lies.
+uint slot_order(const in uint i) { return i; }
+T slot_load_factor(const in uint place) { return T(place); }
+T slot_store_factor(const in uint place) { return T(place); }
+T slot_divide(const in T value, const in T by) { return value; }
+
+S scalar(const in uint k) {
+#ifdef F64
+    return packDouble2x32(uvec2(nx_param(k), nx_param(k + 1u)));
+#else
+    return uintBitsToFloat(nx_param(k));
+#endif
+}
+
+T mul(const in T a, const in T b) { return T(a.x * b.x - a.y * b.y, a.x * b.y + a.y * b.x); }
+// -i a
+T turn(const in T a) { return T(a.y, -a.x); }
+
+// Spreads strides of 16 and 256, and neighbouring rows, over the banks.
+uint at(const in uint base, const in uint row, const in uint i) {
+    return base + (i ^ ((i >> 4) & 15u) ^ ((i >> 8) & 15u) ^ ((row << 2) & 15u));
+}
+
+void dft2(inout T a, inout T b) {
+    T t = a - b;
+    a = a + b;
+    b = t;
+}
+
+void dft4(inout T a, inout T b, inout T c, inout T d) {
+    T p = a + c, q = a - c, r = b + d, s = turn(b - d);
+    a = p + r;
+    b = q + s;
+    c = p - r;
+    d = q - s;
+}
+
+const S HALF_ROOT = S(0.707106781186547524401lf);
+
+void dft8(inout T a, inout T b, inout T c, inout T d, inout T e, inout T f, inout T g, inout T h) {
+    dft4(a, c, e, g);
+    dft4(b, d, f, h);
+    d = T(d.x + d.y, d.y - d.x) * HALF_ROOT;
+    f = turn(f);
+    h = T(h.y - h.x, -h.x - h.y) * HALF_ROOT;
+    dft2(a, b);
+    dft2(c, d);
+    dft2(e, f);
+    dft2(g, h);
+}
+
+// Butterflies in place.
+void dft(inout T x[2]) { dft2(x[0], x[1]); }
+void dft(inout T x[4]) { dft4(x[0], x[1], x[2], x[3]); }
+
+void dft(inout T x[8]) {
+    dft8(x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7]);
+    T y[8] = x;
+    [[unroll]] for (uint k = 0u; k < 4u; ++k) {
+        x[k] = y[2u * k];
+        x[k + 4u] = y[2u * k + 1u];
+    }
+}
+
+#define COLUMN(A, B, C, D, P, Q, U) \
+    dft4(x[A], x[B], x[C], x[D]); \
+    x[B] = mul(x[B], P); \
+    x[C] = mul(x[C], Q); \
+    x[D] = mul(x[D], U);
+
+void dft(inout T x[16]) {
+    const T w1 = T(S(0.923879532511286756128lf), S(-0.382683432365089771728lf));
+    const T w2 = T(HALF_ROOT, -HALF_ROOT), w3 = T(S(0.382683432365089771728lf), S(-0.923879532511286756128lf));
+    const T w4 = T(S(0.0lf), S(-1.0lf)), w6 = T(-HALF_ROOT, -HALF_ROOT);
+    const T w9 = T(S(-0.923879532511286756128lf), S(0.382683432365089771728lf));
+    dft4(x[0], x[4], x[8], x[12]);
+    COLUMN(1, 5, 9, 13, w1, w2, w3)
+    COLUMN(2, 6, 10, 14, w2, w4, w6)
+    COLUMN(3, 7, 11, 15, w3, w6, w9)
+    [[unroll]] for (uint k = 0u; k < 16u; k += 4u) dft4(x[k], x[k + 1u], x[k + 2u], x[k + 3u]);
+    T y[16] = x;
+    [[unroll]] for (uint k = 0u; k < 16u; ++k) x[k] = y[k % 4u * 4u + k / 4u];
+}
+
+// What row `row` of the launch is a part of.
+struct Part {
+    // The batch of the input and of the result.
+    uint source, target;
+    // Its first element's places of the whole transform before and after.
+    uint first, kept;
+};
+
+Part part_of(const in uint flags, const in uint row) {
+    // Elements of a row between its own, before and after: those of other rows of the same batch.
+    uint in_inner = nx_param(4u), out_inner = nx_param(5u);
+    uint batches = nx_param(10u);
+    bool columns = (flags & COLUMNS) != 0u;
+    Part part;
+    part.target = columns ? row % batches : row / out_inner;
+    part.kept = columns ? row / batches : row - part.target * out_inner;
+    uint before = part.kept / in_inner;
+    part.first = part.kept - before * in_inner;
+    part.source = columns ? before * batches + part.target : row / in_inner;
+    return part;
+}
+
+// Element k of a part, zero where there is none.
+T loaded(const in uint flags, const in Part part, const in uint k) {
+    // How long the whole is before, and how many of its elements exist.
+    uint full = nx_param(8u), valid = nx_param(6u);
+    uint place = k * nx_param(4u) + part.first;
+    T v = T(S(0.0lf));
+    bool is_whole = (flags & WHOLE_LOAD) != 0u;
+    if (!is_whole && place >= full) return v;
+    bool mirrored = (flags & MIRROR) != 0u && place > full / 2u;
+    uint source = mirrored ? full - place : place;
+    if (is_whole || source < valid) v = slot_load(part.source, source);
+    if (mirrored) v.y = -v.y;
+    if ((flags & SWAP_LOAD) != 0u) v = v.yx;
+    if ((flags & LOAD_FACTOR) != 0u) v = mul(v, slot_load_factor(place));
+    return v;
+}
+
+// Stores element k of a part, if its place is one of the result.
+void stored(const in uint flags, const in Part part, const in uint k, const in T value) {
+    uint place = k * nx_param(5u) + part.kept;
+    if ((flags & WHOLE_STORE) == 0u && place >= nx_param(7u)) return;
+    T v = value;
+    if ((flags & PARTS) != 0u) {
+        // A table of 2^shift roots, and of their powers.
+        uint shift = nx_param(11u), turns = part.first * k;
+        v = mul(v, mul(slot_store_factor(turns & ((1u << shift) - 1u)), slot_store_factor((1u << shift) + (turns >> shift))));
+    }
+    if ((flags & SWAP_STORE) != 0u) v = v.yx;
+    if ((flags & STORE_FACTOR) != 0u) v = mul(v, slot_store_factor(place));
+    if ((flags & SWAP_LAST) != 0u) v = v.yx;
+    S scale = scalar(14u);
+    if ((flags & SCALE) != 0u) v *= scale;
+    if ((flags & DIVIDE) != 0u) v = slot_divide(v, T(scale));
+    if ((flags & CLEAN) != 0u) {
+        S epsilon = scalar(12u);
+        if (v.x <= epsilon && v.x >= -epsilon) v.x = S(0.0lf);
+        if (v.y <= epsilon && v.y >= -epsilon) v.y = S(0.0lf);
+    }
+    slot_store(part.target, place, v);
+}
+
+#endif
