@@ -20,10 +20,11 @@ use crate::kernels::reach_of;
 use crate::program::attribute::{Axes, Scalar};
 use crate::program::ops::Class;
 use crate::program::ops::index::{Gather, IndexedAdd, IndexedPut, Indexing, Take, TakeAlongAxis};
+use crate::program::ops::matrix::Matrix;
 use crate::program::ops::order::{Argsort, Order, Sort, TopK};
 use crate::program::ops::transform::Spectral;
 use crate::program::ops::window::{WindowScatter, Windowed};
-use crate::program::{Binary, Op, Reduction, Unary};
+use crate::program::{Binary, Linalg, Op, Reduction, Unary};
 use crate::shape::{Dims, Type};
 use crate::{DType, Engine, Result, Tensor, View};
 
@@ -83,6 +84,9 @@ pub fn halves(
         && let [values, places] = outs
     {
         return Ok(Some(cut.top(*k, values, places)?.into_iter().collect()));
+    }
+    if let (Op::Matrix(Matrix::Linalg(Linalg::Solve)), [out, regular]) = (op, outs) {
+        return cut.solutions(out, regular);
     }
     let [out] = outs else { return Ok(None) };
     let result = match (op, operands) {
@@ -170,6 +174,9 @@ pub fn of_working_memory(
             return cut.along(&axis, outs).map(Some);
         }
     }
+    if let (Op::Matrix(Matrix::Linalg(Linalg::Solve)), [out, regular]) = (op, outs) {
+        return cut.solutions(out, regular);
+    }
     let result = match (op, outs) {
         (Op::Spectral(Spectral::Fft(op)), [out]) => cut.transform(op, out)?,
         (Op::Windowed(Windowed::WindowScatter(op)), [out]) => cut.windows(op, out)?,
@@ -228,11 +235,14 @@ fn axes(op: &Op, operands: &[Tensor], outs: &[Type]) -> SmallVec<[Axis; 6]> {
             found
                 .extend(right.iter().enumerate().map(|(k, &of_b)| axis(batches + left.len() + k, &[None, Some(of_b)])));
         }
-        Op::Matrix(_) if a.len() > 2 => {
-            let shares = |shape: &[u64]| shape.first() == a.first();
-            if operands.iter().all(|operand| shares(&operand.view.shape)) && outs.iter().all(|out| shares(&out.shape)) {
-                found.push(Axis { of_result: 0, of_operands: SmallVec::from_elem(Some(0), operands.len()) });
-            }
+        Op::Matrix(_) => {
+            let has = |shape: &[u64], k: usize| shape.get(k) == a.get(k);
+            let is_batch = |&k: &usize| {
+                operands.iter().all(|operand| has(&operand.view.shape, k)) && outs.iter().all(|out| has(&out.shape, k))
+            };
+            let of_operands = |k| SmallVec::from_elem(Some(k), operands.len());
+            let batches = (0..a.len().saturating_sub(2)).filter(is_batch);
+            found.extend(batches.map(|k| Axis { of_result: k, of_operands: of_operands(k) }));
         }
         Op::Spectral(Spectral::Fft(op)) => {
             found.extend((0..a.len()).filter(|&k| k != op.axis).map(|k| axis(k, &[Some(k)])));
@@ -302,6 +312,27 @@ impl Cut<'_> {
             }
         }
         Ok(whole)
+    }
+
+    /// Solutions of halves of the systems of a batch, and whether those of both are regular.
+    fn solutions(&self, out: &Type, regular: &Type) -> Result<Option<Results>> {
+        let batch = self.operands[0].view.shape.len() - 2;
+        let Some(axis) = (0..batch).find(|&axis| out.shape[axis] > 1) else { return Ok(None) };
+        let whole = Tensor::uninitialized(self.engine, out)?;
+        let half = out.shape[axis] / 2;
+        let part = |start: u64, length: u64| -> Result<Results> {
+            let of = |operand: &Tensor| section(operand, axis, start, length);
+            let operands = self.operands.iter().map(of).collect::<Result<Vec<_>>>()?;
+            let types = [shortened(out, axis, length), regular.clone()];
+            let mut results = run_all(self.engine, self.op, &operands, &types, self.compile)?;
+            copies::copy(self.engine, &results[0], &section(&whole, axis, start, length)?, self.compile)?;
+            results.remove(0);
+            Ok(results)
+        };
+        let mut regulars = part(0, half)?;
+        regulars.extend(part(half, out.shape[axis] - half)?);
+        let regular = self.run(&Op::Binary(Binary::LogicalAnd), &regulars, regular)?;
+        Ok(Some(smallvec![whole, regular]))
     }
 
     /// The indices, and the same seen from `cut` elements further on: of vectors, one component.

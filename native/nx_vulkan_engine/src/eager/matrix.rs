@@ -8,9 +8,9 @@ use smallvec::smallvec;
 
 use super::call::Call;
 use super::copies;
-use crate::kernels::Compile;
 use crate::kernels::dot::{self, Product, product};
 use crate::kernels::map::{Operand, Shapes, map};
+use crate::kernels::{Compile, reach_of};
 use crate::program::{Binary, Elementwise, Op, Reduction, Unary};
 use crate::{CType, DType, Engine, Result, Tensor, Type, View};
 
@@ -130,23 +130,18 @@ impl Work<'_> {
 
     /// `target - update` in place of `target`.
     pub fn subtract(&self, target: &Tensor, update: &Tensor) -> Result<()> {
+        self.change(target, Binary::Subtract, update)
+    }
+
+    /// An operation on `target` and `other` in place of `target`.
+    pub fn change(&self, target: &Tensor, by: Binary, other: &Tensor) -> Result<()> {
         let operand = |t: &'_ Tensor| Element::Typed(t.view.dtype);
-        let inputs = [target, update].map(|t| Operand::new(&t.buffer, &t.view, operand(t)));
+        let inputs = [target, other].map(|t| Operand::new(&t.buffer, &t.view, operand(t)));
         let output = Operand::new(&target.buffer, &target.view, operand(target));
-        let step = Step {
-            op: Elementwise::Binary(Binary::Subtract),
-            args: smallvec![Ref::Input(0), Ref::Input(1)],
-            out: self.dtype(),
-        };
-        map(
-            self.engine,
-            &target.view.shape,
-            &inputs,
-            smallvec![step],
-            &[(Ref::Result(0), output)],
-            Shapes::Any,
-            self.compile,
-        )
+        let args = smallvec![Ref::Input(0), Ref::Input(1)];
+        let steps = smallvec![Step { op: Elementwise::Binary(by), args, out: self.dtype() }];
+        let (sizes, outputs) = (&target.view.shape, [(Ref::Result(0), output)]);
+        map(self.engine, sizes, &inputs, steps, &outputs, Shapes::Any, self.compile)
     }
 
     /// The conjugate transpose of every matrix.
@@ -177,6 +172,28 @@ impl Work<'_> {
 pub fn part(a: &Tensor, row: u64, column: u64, sizes: [u64; 2]) -> Result<Tensor> {
     let view = a.view.slice(&[0, row, column], &[a.view.shape[0], sizes[0], sizes[1]], &[1, 1, 1])?;
     Ok(a.with_view(view))
+}
+
+/// Ranges of so many elements: the first one of each, and their number.
+pub fn ranges(count: u64, step: u64) -> impl Iterator<Item = (u64, u64)> {
+    (0..count.div_ceil(step)).map(move |k| (k * step, step.min(count - k * step)))
+}
+
+/// Ranges of rows of matrices which lie alike, so that launches for one range each need not reach far: first row and
+/// rows. Where there are several matrices, or all of one is near, that is all rows.
+pub fn near_rows(engine: &Engine, tensors: &[&Tensor], unit: u64) -> impl Iterator<Item = (u64, u64)> + use<> {
+    let rows = tensors.iter().map(|t| t.view.shape[1]).max().unwrap_or(0);
+    let at_once = |t: &&Tensor| {
+        let (view, near) = (&*t.view, engine.reach().near(t.view.dtype.size_bytes()));
+        if view.shape[0] > 1 || reach_of(view) <= near {
+            return rows;
+        }
+        let row = view.strides[2] as u64 * (view.shape[2] - 1);
+        let fit = near.saturating_sub(row) / (view.strides[1] as u64).max(1) + 1;
+        if fit > unit { fit / unit * unit } else { fit }
+    };
+    let step = tensors.iter().map(at_once).min().unwrap_or(rows).clamp(1, rows.max(1));
+    ranges(rows, step)
 }
 
 /// `a` in the shape and type that an op promises: a view where its memory holds little else, or else a copy.

@@ -3,8 +3,11 @@
 use smallvec::smallvec;
 
 use super::call::{Call, Results};
-use super::matrix::{Work, check, compute_type, in_type, part};
+use super::copies;
+use super::matrix::{Work, check, compute_type, in_type, near_rows, part, ranges};
 use crate::kernels::linalg::qr::{self as launch, PANEL};
+use crate::kernels::reach_of;
+use crate::program::Binary;
 use crate::{Result, Tensor, Type};
 
 /// Reflections of one panel: `I - V T V^H` on the rows from `first` on.
@@ -50,21 +53,60 @@ pub fn qr(call: &Call<'_>, complete: bool, outs: &[Type]) -> Result<Results> {
 /// Replaces every matrix of the batch by its R.
 pub fn factorize(work: &Work<'_>, a: &Tensor, diagonal: Diagonal) -> Result<Reflections> {
     let (batches, rows, columns) = (a.view.shape[0], a.view.shape[1], a.view.shape[2]);
-    let steps = rows.min(columns);
-    let mut panels = vec![];
-    for first in (0..steps).step_by(PANEL as usize) {
-        let panel = launch::Panel { matrices: a, first, positive: diagonal == Diagonal::Positive };
+    let (steps, most) = (rows.min(columns), work.engine.reach().far());
+    let (mut panels, mut first) = (vec![], 0);
+    while first < steps {
+        let height = rows - first;
+        let width = PANEL.min(steps - first).min((most / height).max(1));
+        let place = part(a, first, first, [height, width])?;
+        // Factorized in a copy where no launch reaches it in its matrix.
+        let is_reached = batches > 1 || reach_of(&place.view) <= most;
+        let own = if is_reached { place.clone() } else { copies::copied(work.engine, &place, work.compile)? };
+        let panel =
+            launch::Panel { columns: &own, positive: diagonal == Diagonal::Positive, reflects_single: rows < columns };
         let [v, t] = panel.factorize(work.engine, panel.workgroups(work.engine), work.compile)?;
-        let (height, next) = (rows - first, steps.min(first + PANEL));
+        if !is_reached {
+            copies::copy(work.engine, &own, &place, work.compile)?;
+        }
+        let next = first + width;
         if next < columns {
             let rest = part(a, first, next, [height, columns - next])?;
-            let projected = work.multiply(&work.adjoint(&v)?, &rest)?;
-            let projected = work.multiply(&work.adjoint(&t)?, &projected)?;
-            work.subtract(&rest, &work.multiply(&v, &projected)?)?;
+            reflect(work, &v, &work.adjoint(&t)?, &rest)?;
         }
         panels.push(Panel { first, v, t });
+        first = next;
     }
     Ok(Reflections { panels, batches, rows })
+}
+
+/// Replaces `target` by `I - V T V^H` times itself. Where launches would have to reach far, some columns after the
+/// other, and of these some rows.
+fn reflect(work: &Work<'_>, v: &Tensor, t: &Tensor, target: &Tensor) -> Result<()> {
+    let (batches, width) = (v.view.shape[0], v.view.shape[2]);
+    let (rows, columns) = (target.view.shape[1], target.view.shape[2]);
+    let near = work.engine.reach().near(work.dtype().size_bytes());
+    let step = if batches > 1 { columns } else { (near / width).clamp(1, columns) };
+    let adjoint = work.adjoint(v)?;
+    for (left, columns) in ranges(columns, step) {
+        let target = part(target, 0, left, [rows, columns])?;
+        let parts = || near_rows(work.engine, &[&target], 1);
+        let mut projected: Option<Tensor> = None;
+        for (first, rows) in parts() {
+            let (left, right) = (part(&adjoint, 0, first, [width, rows])?, part(&target, first, 0, [rows, columns])?);
+            let product = work.multiply(&left, &right)?;
+            match &projected {
+                Some(sum) => work.change(sum, Binary::Add, &product)?,
+                None => projected = Some(product),
+            }
+        }
+        let Some(projected) = projected else { continue };
+        let projected = work.multiply(t, &projected)?;
+        for (first, rows) in parts() {
+            let update = work.multiply(&part(v, first, 0, [rows, width])?, &projected)?;
+            work.subtract(&part(&target, first, 0, [rows, columns])?, &update)?;
+        }
+    }
+    Ok(())
 }
 
 impl Reflections {
@@ -74,7 +116,7 @@ impl Reflections {
         for panel in self.panels.iter().rev() {
             // What lies left of the panel is still that of the identity.
             let rest = part(&q, panel.first, panel.first, [self.rows - panel.first, columns - panel.first])?;
-            Self::apply_panel(work, panel, &rest)?;
+            reflect(work, &panel.v, &panel.t, &rest)?;
         }
         Ok(q)
     }
@@ -84,14 +126,8 @@ impl Reflections {
         let columns = target.view.shape[2];
         for panel in self.panels.iter().rev() {
             let rest = part(target, panel.first, 0, [self.rows - panel.first, columns])?;
-            Self::apply_panel(work, panel, &rest)?;
+            reflect(work, &panel.v, &panel.t, &rest)?;
         }
         Ok(())
-    }
-
-    fn apply_panel(work: &Work<'_>, panel: &Panel, target: &Tensor) -> Result<()> {
-        let projected = work.multiply(&work.adjoint(&panel.v)?, target)?;
-        let projected = work.multiply(&panel.t, &projected)?;
-        work.subtract(target, &work.multiply(&panel.v, &projected)?)
     }
 }

@@ -4,6 +4,7 @@
 //! Every op is judged by what must hold of its results, which a device can compute itself.
 
 mod beyond;
+mod matrices;
 
 use std::sync::Arc;
 

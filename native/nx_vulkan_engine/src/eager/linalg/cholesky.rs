@@ -4,7 +4,7 @@ use nx_vulkan_ir::program::step::{Ref, Step};
 use nx_vulkan_spirv::access::Element;
 use smallvec::{SmallVec, smallvec};
 
-use super::{Update, blocks, from, linalg, square, transposed, work_copy};
+use super::{Update, blocks, linalg, part, square, swapped, transposed, work_copy};
 use crate::eager::call::Call;
 use crate::eager::constant::constant;
 use crate::kernels::linalg::LinalgSpec;
@@ -32,34 +32,30 @@ pub fn cholesky(call: &Call<'_>) -> Result<Tensor> {
         None
     };
     // Transposed, the rows below a block are neighbours in memory.
-    let work = work_copy(call, a, transposed(&a.view)?, dtype)?;
+    let work = work_copy(call, a, swapped(&a.view)?, dtype)?;
     let factor = Tensor::uninitialized(call.engine, &work.view.ty())?;
     for (first, size) in blocks(n, compute) {
-        let rest = n - first - size;
+        let (rows, rest, next) = (n - first, n - first - size, first + size);
         let tiles = tiles(call.engine.model(), rest, batches, compute);
-        let numbers = [size, first, n, batches, tiles].map(|x| x as u32);
-        linalg::run(call.engine, &block, &[&work, &factor], 1, &numbers, tiles * batches)?;
+        let numbers = [size, rows, n, batches, tiles].map(|x| x as u32);
+        let [from, to] = [part(&work, first, first, [size, rows])?, part(&factor, first, first, [size, rows])?];
+        linalg::run(call.engine, &block, &[&from, &to], 1, &numbers, tiles * batches)?;
         let (Some(update), 1..) = (&update, rest) else { continue };
-        let panel = from(&factor, first * n + first + size);
-        let (matrix, row) = ((n * n) as u32, n as u32);
+        let below = part(&factor, first, next, [size, rest])?;
         Update {
-            rows: rest,
-            columns: rest,
-            depth: size,
-            batches,
-            a: (&panel, [matrix, 1, row]),
-            b: (&panel, [matrix, row, 1]),
-            c: (&from(&work, (first + size) * (n + 1)), [matrix, row]),
+            a: &transposed(&below)?,
+            b: &below,
+            c: &part(&work, next, next, [rest, rest])?,
             conjugate_a: true,
             upper: true,
         }
         .run(call.engine, update)?;
     }
-    clean(call, &factor, n, batches)
+    clean(call, &factor)
 }
 
 /// The factor with zeros above the diagonal, and in place of what is almost zero.
-fn clean(call: &Call<'_>, factor: &Tensor, n: u64, batches: u64) -> Result<Tensor> {
+fn clean(call: &Call<'_>, factor: &Tensor) -> Result<Tensor> {
     let dtype = factor.view.dtype;
     let real = match dtype.ctype() {
         CType::C64 => DType::F32,
@@ -67,13 +63,12 @@ fn clean(call: &Call<'_>, factor: &Tensor, n: u64, batches: u64) -> Result<Tenso
         _ => dtype,
     };
     let epsilon = constant(call.engine, Scalar::Float(EPSILON), &Type::new(real, &[]))?;
-    let result = Tensor::uninitialized(call.engine, &Type::new(call.out.dtype, &factor.view.shape))?;
-    let sizes = [batches, n, n];
-    let input = View::contiguous(dtype, &sizes);
-    let output = View::contiguous(call.out.dtype, &sizes);
-    let everywhere = epsilon.view.broadcast_trailing(&sizes)?;
+    let result = Tensor::uninitialized(call.engine, call.out)?;
+    let sizes = &factor.view.shape;
+    let output = View::contiguous(call.out.dtype, sizes);
+    let everywhere = epsilon.view.broadcast_trailing(sizes)?;
     let inputs = [
-        Operand::new(&factor.buffer, &input, Element::Typed(dtype)),
+        Operand::new(&factor.buffer, &factor.view, Element::Typed(dtype)),
         Operand::new(&epsilon.buffer, &everywhere, Element::Typed(real)),
     ];
     let step = |op, args: &[Ref], out| Step { op, args: SmallVec::from_slice(args), out };
@@ -89,7 +84,6 @@ fn clean(call: &Call<'_>, factor: &Tensor, n: u64, batches: u64) -> Result<Tenso
         step(Elementwise::AsType, &[Ref::Result(5)], call.out.dtype),
     ];
     let outputs = [(Ref::Result(6), Operand::new(&result.buffer, &output, Element::Typed(call.out.dtype)))];
-    map(call.engine, &sizes, &inputs, steps, &outputs, Shapes::Any, call.compile)?;
-    let view = transposed(&result.view)?;
-    call.result(result.with_view(view))
+    map(call.engine, sizes, &inputs, steps, &outputs, Shapes::Any, call.compile)?;
+    call.result(transposed(&result)?)
 }

@@ -5,22 +5,24 @@ use nx_vulkan_ir::program::step::{Ref, Step};
 use nx_vulkan_spirv::access::Element;
 use smallvec::{SmallVec, smallvec};
 
-use super::triangular::{System, finish};
-use super::{Matrices, Update, blocks, from, linalg, matrices, square, transposed, work_copy};
+use super::triangular::{System, by_columns, finish};
+use super::{Update, blocks, linalg, matrices, near_rows, part, square, swapped, transposed, work_copy};
 use crate::eager::call::{Call, Results};
+use crate::eager::copies;
+use crate::kernels::Compile;
 use crate::kernels::linalg::LinalgSpec;
 use crate::kernels::map::{Operand, Shapes, map};
+use crate::kernels::reach_of;
 use crate::kernels::reduce::{Reduce, Target, reduce};
 use crate::program::{Binary, Elementwise, Reduction};
 use crate::shape::{Dims, Strides};
-use crate::{CType, DType, Result, Tensor, Type, View};
+use crate::{CType, DType, Engine, Result, Tensor, Type, View};
 
 /// `A[rows, :] = L U`.
 #[derive(Debug)]
 struct Factors {
-    n: u64,
-    batches: u64,
-    /// L without its diagonal and U in one, transposed: element (r, c) of a matrix lies at `c * n + r`.
+    /// L without its diagonal and U in one, transposed, as `[batches, n, n]`: element (r, c) of a matrix lies at
+    /// `c * n + r`.
     both: Tensor,
     /// The row of A that became row r.
     rows: Tensor,
@@ -60,34 +62,52 @@ fn factor(call: &Call<'_>, a: &Tensor, dtype: DType) -> Result<Factors> {
     let move_rows = linalg::kernel(engine, "lu_rows", compute, &[dtype, int, int, dtype, int], call.compile)?;
     let block = LinalgSpec::block(compute);
     let update = if n > block { Some(Update::kernel(engine, dtype, dtype, dtype, call.compile)?) } else { None };
-    let both = work_copy(call, a, transposed(&a.view)?, dtype)?;
+    let both = work_copy(call, a, swapped(&a.view)?, dtype)?;
     let numbers_of = |count: u64| Tensor::uninitialized(engine, &Type::new(int, &[batches, count]));
     let pivot_rows = Tensor::uninitialized(engine, &Type::new(dtype, &[batches, block, block]))?;
     let (pivots, positions, at_position, rows) = (numbers_of(n)?, numbers_of(n)?, numbers_of(n)?, numbers_of(n)?);
     let exchanges = numbers_of(1)?;
-    let tiles = n.div_ceil(LinalgSpec::columns(compute));
+    let tile = LinalgSpec::columns(compute);
     for ((first, size), panel) in blocks(n, compute).zip(&panels) {
-        let numbers = [size, first, n, batches, tiles].map(|x| x as u32);
-        let operands = [&both, &pivot_rows, &pivots, &positions, &at_position, &exchanges];
+        let numbers = [size, first, n, batches].map(|x| x as u32);
+        let columns = part(&both, first, 0, [size, n])?;
+        let operands = [&columns, &pivot_rows, &pivots, &positions, &at_position, &exchanges];
         linalg::run(engine, panel, &operands, 0, &numbers, batches)?;
-        let operands = [&pivot_rows, &pivots, &at_position, &both, &rows];
-        linalg::run(engine, &move_rows, &operands, 3, &numbers, (tiles + 1) * batches)?;
+        for (left, count) in near_rows(engine, &[&both], tile) {
+            let columns = part(&both, left, 0, [count, n])?;
+            let jobs = count.div_ceil(tile) + u64::from(left + count == n);
+            let numbers = [size, first, n, batches, jobs, left, count].map(|x| x as u32);
+            let operands = [&pivot_rows, &pivots, &at_position, &columns, &rows];
+            linalg::run(engine, &move_rows, &operands, 3, &numbers, jobs * batches)?;
+        }
         let (Some(update), rest @ 1..) = (&update, n - first - size) else { continue };
-        let (matrix, column, next) = ((n * n) as u32, n as u32, first + size);
+        let next = first + size;
         Update {
-            rows: rest,
-            columns: rest,
-            depth: size,
-            batches,
-            a: (&from(&both, next * n + first), [matrix, column, 1]),
-            b: (&from(&both, first * n + next), [matrix, column, 1]),
-            c: (&from(&both, next * (n + 1)), [matrix, column]),
+            a: &part(&both, next, first, [rest, size])?,
+            b: &part(&both, first, next, [size, rest])?,
+            c: &part(&both, next, next, [rest, rest])?,
             conjugate_a: false,
             upper: false,
         }
         .run(engine, update)?;
     }
-    Ok(Factors { n, batches, both, rows, exchanges })
+    Ok(Factors { both, rows, exchanges })
+}
+
+impl Factors {
+    /// The diagonal elements of U, as matrices of one column: where they lie, or in a copy if no launch reaches them
+    /// there.
+    fn diagonal(&self, engine: &Engine, compile: Compile) -> Result<Tensor> {
+        let both = &self.both.view;
+        let view = View {
+            shape: Dims::from_slice(&[both.shape[0], both.shape[1], 1]),
+            strides: Strides::from_slice(&[both.strides[0], both.strides[1] + 1, 1]),
+            ..View::clone(both)
+        };
+        let is_reached = view.shape[0] > 1 || reach_of(&view) <= engine.reach().far();
+        let diagonal = self.both.with_view(view);
+        if is_reached { Ok(diagonal) } else { copies::copied(engine, &diagonal, compile) }
+    }
 }
 
 /// P, L and U.
@@ -103,8 +123,7 @@ pub fn lu(call: &Call<'_>, outs: &[Type]) -> Result<Results> {
     }
     let dtype = l_type.dtype.ctype().dtype();
     let factors = factor(call, a, dtype)?;
-    let (n, batches) = (factors.n, factors.batches);
-    let sizes = [batches, n, n];
+    let sizes = &factors.both.view.shape[..];
     let step = |op, args: &[Ref], out| Step { op, args: SmallVec::from_slice(args), out };
     let binary = Elementwise::Binary;
     let (first, second) = (Ref::Coordinate(1), Ref::Coordinate(2));
@@ -118,14 +137,13 @@ pub fn lu(call: &Call<'_>, outs: &[Type]) -> Result<Results> {
         step(Elementwise::Select, &[Ref::Result(0), Ref::Input(0), Ref::Result(1)], l_type.dtype),
         step(Elementwise::Select, &[Ref::Result(0), Ref::Result(2), Ref::Input(0)], u_type.dtype),
     ];
-    let both = View::contiguous(dtype, &sizes);
-    let (l_view, u_view) = (View::contiguous(l_type.dtype, &sizes), View::contiguous(u_type.dtype, &sizes));
-    let inputs = [Operand::new(&factors.both.buffer, &both, Element::Typed(dtype))];
+    let (l_view, u_view) = (View::contiguous(l_type.dtype, sizes), View::contiguous(u_type.dtype, sizes));
+    let inputs = [Operand::new(&factors.both.buffer, &factors.both.view, Element::Typed(dtype))];
     let outputs = [
         (Ref::Result(3), Operand::new(&l.buffer, &l_view, Element::Typed(l_type.dtype))),
         (Ref::Result(4), Operand::new(&u.buffer, &u_view, Element::Typed(u_type.dtype))),
     ];
-    map(call.engine, &sizes, &inputs, steps, &outputs, Shapes::Any, call.compile)?;
+    map(call.engine, sizes, &inputs, steps, &outputs, Shapes::Any, call.compile)?;
 
     // P has a one where row i of A became row j.
     let p = Tensor::uninitialized(call.engine, p_type)?;
@@ -134,17 +152,16 @@ pub fn lu(call: &Call<'_>, outs: &[Type]) -> Result<Results> {
         step(Elementwise::AsType, &[Ref::Result(0)], p_type.dtype),
     ];
     let rows = View {
-        shape: Dims::from_slice(&sizes),
-        strides: Strides::from_slice(&[n as i64, 0, 1]),
+        shape: Dims::from_slice(sizes),
+        strides: Strides::from_slice(&[sizes[1] as i64, 0, 1]),
         ..View::clone(&factors.rows.view)
     };
-    let p_view = View::contiguous(p_type.dtype, &sizes);
+    let p_view = View::contiguous(p_type.dtype, sizes);
     let inputs = [Operand::new(&factors.rows.buffer, &rows, Element::Typed(DType::U32))];
     let outputs = [(Ref::Result(1), Operand::new(&p.buffer, &p_view, Element::Typed(p_type.dtype)))];
-    map(call.engine, &sizes, &inputs, steps, &outputs, Shapes::Any, call.compile)?;
+    map(call.engine, sizes, &inputs, steps, &outputs, Shapes::Any, call.compile)?;
 
-    let flipped = |t: Tensor| -> Result<Tensor> { Ok(t.with_view(transposed(&t.view)?)) };
-    Ok(smallvec![p, flipped(l)?, flipped(u)?])
+    Ok(smallvec![p, transposed(&l)?, transposed(&u)?])
 }
 
 /// The solution of `A X = B`, and whether no pivot was zero.
@@ -159,35 +176,38 @@ pub fn solve(call: &Call<'_>, outs: &[Type]) -> Result<Results> {
         view.shape.push(1);
         view.strides.push(1);
     }
-    let columns = match &view.shape[..] {
-        [.., rows, columns] if *rows == n && rows * columns * batches == view.elements() => *columns,
+    match &view.shape[..] {
+        [.., rows, columns] if *rows == n && rows * columns * batches == view.elements() => {}
         _ => return Err(call.invalid(format!("{:?} and {:?} are no system", a.view.shape, b.view.shape))),
-    };
+    }
     let dtype = out.dtype.ctype().dtype();
-    let right = matrices(call, &b.with_view(view))?;
-    let right_dtype = right.tensor.view.dtype;
+    let right = b.with_view(view);
+    let right_dtype = if right.view.dtype.is_integer() { dtype } else { right.view.dtype };
     let operands = [right_dtype, DType::U32, dtype];
     let gather = linalg::kernel(call.engine, "gather_rows", dtype.ctype(), &operands, call.compile)?;
     let factors = factor(call, a, dtype)?;
-    let x = Tensor::uninitialized(call.engine, &Type::new(dtype, &out.shape))?;
-    let mut numbers: SmallVec<[u32; 6]> = [n, columns, batches].iter().map(|&x| x as u32).collect();
-    numbers.extend(right.strides);
-    let groups = x.view.elements().div_ceil(256);
-    linalg::run(call.engine, &gather, &[&right.tensor, &factors.rows, &x], 2, &numbers, groups)?;
-    let stored = Matrices { tensor: factors.both.clone(), strides: [(n * n) as u32, 1, n as u32] };
-    for backward in [false, true] {
-        let system = System { a: stored.clone(), n, batches, unit: !backward, backward, conjugate: false };
-        system.solve(call.engine, &x, columns, call.compile)?;
-    }
+    let stored = transposed(&factors.both)?;
+    let x = by_columns(call, &right, |right| {
+        let is_reached = reach_of(&right.view) <= call.engine.reach().far();
+        let right = if is_reached { right.clone() } else { copies::copied(call.engine, right, call.compile)? };
+        let right = matrices(call, &right)?;
+        let x = Tensor::uninitialized(call.engine, &Type::new(dtype, &right.view.shape))?;
+        let mut numbers: SmallVec<[u32; 6]> = [n, right.view.shape[2], batches].iter().map(|&x| x as u32).collect();
+        numbers.extend(linalg::strides(&right));
+        let groups = x.view.elements().div_ceil(256);
+        linalg::run(call.engine, &gather, &[&right, &factors.rows, &x], 2, &numbers, groups)?;
+        for backward in [false, true] {
+            let system = System { a: stored.clone(), unit: !backward, backward, conjugate: false };
+            system.solve(call.engine, &x, call.compile)?;
+        }
+        Ok(x)
+    })?;
+    let x = x.with_view(View::contiguous(dtype, &out.shape));
     let regular = Tensor::uninitialized(call.engine, regular_type)?;
-    let diagonal = View {
-        shape: Dims::from_slice(&[batches, n]),
-        strides: Strides::from_slice(&[(n * n) as i64, n as i64 + 1]),
-        ..View::clone(&factors.both.view)
-    };
-    let what = Reduce { reduction: Reduction::All, tie_high: false, axes: &[0, 1], out: regular_type.dtype };
+    let diagonal = factors.diagonal(call.engine, call.compile)?;
+    let what = Reduce { reduction: Reduction::All, tie_high: false, axes: &[0, 1, 2], out: regular_type.dtype };
     let target = Target { buffer: &regular.buffer, offset_bytes: 0 };
-    reduce(call.engine, &factors.both.buffer, &diagonal, what, target, call.compile)?;
+    reduce(call.engine, &diagonal.buffer, &diagonal.view, what, target, call.compile)?;
     Ok(smallvec![finish(call, x)?, regular])
 }
 
@@ -203,19 +223,18 @@ pub fn determinant(call: &Call<'_>) -> Result<Tensor> {
     let result = Tensor::uninitialized(call.engine, &Type::new(dtype, &call.out.shape))?;
     let closed = n == 2 || n == 3;
     let kernel = linalg::kernel(call.engine, "determinant", compute, &[dtype, DType::U32, dtype], call.compile)?;
-    let (matrices, exchanges) = if closed {
+    let (elements, exchanges) = if closed {
         let a = work_copy(call, a, View::clone(&a.view), dtype)?;
         // Closed formulas read no exchanges.
-        let exchanges = a.clone();
-        (matrices(call, &a)?, exchanges)
+        (a.clone(), a)
     } else {
         let factors = factor(call, a, dtype)?;
-        (matrices(call, &factors.both)?, factors.exchanges)
+        (factors.diagonal(call.engine, call.compile)?, factors.exchanges)
     };
     let mut numbers: SmallVec<[u32; 6]> = smallvec![n as u32, batches as u32];
-    numbers.extend(matrices.strides);
+    numbers.extend(linalg::strides(&elements));
     numbers.push(u32::from(closed));
     let groups = if closed { batches.div_ceil(256) } else { batches };
-    linalg::run(call.engine, &kernel, &[&matrices.tensor, &exchanges, &result], 2, &numbers, groups)?;
+    linalg::run(call.engine, &kernel, &[&elements, &exchanges, &result], 2, &numbers, groups)?;
     finish(call, result)
 }

@@ -12,9 +12,10 @@ use std::sync::Arc;
 use smallvec::{SmallVec, smallvec};
 
 use super::call::{Call, Results};
+use super::matrix::{near_rows, part, ranges};
 use super::{copies, eigh, qr, svd};
 use crate::kernels::linalg::LinalgSpec;
-use crate::kernels::{Compile, Kernel, linalg};
+use crate::kernels::{Compile, Kernel, linalg, reach_of};
 use crate::program::Linalg;
 use crate::program::ops::matrix::Matrix;
 use crate::shape::{Space, Type};
@@ -36,13 +37,6 @@ pub fn run(call: &Call<'_>, op: &Matrix, outs: &[Type]) -> Result<Results> {
     }
 }
 
-/// Batches of matrices with one stride per batch, row and column, none of them negative.
-#[derive(Debug, Clone)]
-struct Matrices {
-    tensor: Tensor,
-    strides: [u32; 3],
-}
-
 /// Rows, columns and how many of them an operand has, whose last two axes are matrices.
 fn square(call: &Call<'_>, tensor: &Tensor) -> Result<(u64, u64)> {
     match &tensor.view.shape[..] {
@@ -51,56 +45,59 @@ fn square(call: &Call<'_>, tensor: &Tensor) -> Result<(u64, u64)> {
     }
 }
 
-/// The matrices of a tensor where they lie, or in a copy if kernels can't reach them so.
-fn matrices(call: &Call<'_>, tensor: &Tensor) -> Result<Matrices> {
-    if tensor.view.dtype.is_integer() {
-        let dtype = call.out.dtype.ctype().dtype();
-        return matrices(call, &work_copy(call, tensor, View::clone(&tensor.view), dtype)?);
-    }
+/// The matrices of a tensor as `[batches, rows, columns]` where they lie, or in a copy if kernels can't reach them so:
+/// strides are numbers of 32 bits, none of them negative, and one launch reaches a block.
+fn matrices(call: &Call<'_>, tensor: &Tensor) -> Result<Tensor> {
     let view = &tensor.view;
-    let lead = view.shape.len() - 2;
-    let batch = Space::new(&view.shape[..lead], &[&view.strides[..lead]]);
-    let direct = batch.rank() <= 1 && view.strides.iter().all(|&s| (0..=i64::from(i32::MAX)).contains(&s));
-    if !direct {
-        return matrices(call, &copies::contiguous(call.engine, tensor, call.compile)?);
+    let (lead, dtype, most) = (view.shape.len() - 2, view.dtype, call.engine.reach().far());
+    if dtype.is_integer() {
+        return work_copy(call, tensor, View::clone(view), call.out.dtype.ctype().dtype());
     }
-    let batch_stride = batch.strides.first().and_then(|s| s.first()).copied().unwrap_or(0);
-    let strides = [batch_stride, view.strides[lead], view.strides[lead + 1]].map(|s| s as u32);
-    Ok(Matrices { tensor: tensor.clone(), strides })
+    let batch = Space::new(&view.shape[..lead], &[&view.strides[..lead]]);
+    let merged = View {
+        shape: smallvec![batch.elements(), view.shape[lead], view.shape[lead + 1]],
+        strides: smallvec![batch.strides[0][0], view.strides[lead], view.strides[lead + 1]],
+        ..View::clone(view)
+    };
+    let steps = || merged.strides.iter().zip(&merged.shape).filter(|(_, size)| **size > 1).map(|(&stride, _)| stride);
+    let is_block_reached = || {
+        let steps: u64 = merged.strides.iter().skip(1).map(|&stride| stride as u64).sum();
+        merged.shape[0] == 1 && steps * LinalgSpec::block(dtype.ctype()) <= most
+    };
+    let is_direct = batch.rank() == 1
+        && steps().all(|stride| (0..=i64::from(i32::MAX)).contains(&stride))
+        && (reach_of(&merged) <= most || is_block_reached());
+    if is_direct { Ok(tensor.with_view(merged)) } else { work_copy(call, tensor, View::clone(view), dtype) }
 }
 
 /// The last two axes exchanged.
-fn transposed(view: &View) -> Result<View> {
+fn swapped(view: &View) -> Result<View> {
     let rank = view.shape.len();
     let mut axes: SmallVec<[usize; 6]> = (0..rank).collect();
     axes.swap(rank - 2, rank - 1);
     view.transpose(&axes)
 }
 
-/// A copy of a view of a tensor to work on, row-major.
+/// The transposes of matrices, as a view.
+fn transposed(tensor: &Tensor) -> Result<Tensor> {
+    Ok(tensor.with_view(swapped(&tensor.view)?))
+}
+
+/// A copy of a view of a tensor to work on, row-major, as `[batches, rows, columns]`.
 fn work_copy(call: &Call<'_>, tensor: &Tensor, view: View, dtype: DType) -> Result<Tensor> {
     let copy = Tensor::uninitialized(call.engine, &Type::new(dtype, &view.shape))?;
+    let (batch, sizes) = view.shape.split_at(view.shape.len() - 2);
+    let merged = View::contiguous(dtype, &[batch.iter().product(), sizes[0], sizes[1]]);
     copies::copy(call.engine, &tensor.with_view(view), &copy, call.compile)?;
-    Ok(copy)
+    Ok(copy.with_view(merged))
 }
 
-/// The tensor from the element `offset` further on. Kernels know its strides.
-fn from(tensor: &Tensor, offset: u64) -> Tensor {
-    tensor.with_view(View { offset: tensor.view.offset + offset, ..View::clone(&tensor.view) })
-}
-
-/// `C -= A B`, where A has few columns.
+/// `C -= A B` for each of a batch of matrices, where A has few columns and rows of C are contiguous.
 #[derive(Debug)]
 struct Update<'a> {
-    rows: u64,
-    columns: u64,
-    depth: u64,
-    batches: u64,
-    /// Strides: batch, row, column.
-    a: (&'a Tensor, [u32; 3]),
-    b: (&'a Tensor, [u32; 3]),
-    /// Strides: batch, row.
-    c: (&'a Tensor, [u32; 2]),
+    a: &'a Tensor,
+    b: &'a Tensor,
+    c: &'a Tensor,
     conjugate_a: bool,
     /// Leaves out what lies below the diagonal.
     upper: bool,
@@ -112,20 +109,27 @@ impl Update<'_> {
     }
 
     fn run(&self, engine: &Engine, kernel: &Arc<Kernel>) -> Result<()> {
-        let tile = LinalgSpec::tile(self.c.0.view.dtype.ctype());
-        let mut numbers: SmallVec<[u32; 16]> =
-            [self.rows, self.columns, self.depth, self.batches].iter().map(|&x| x as u32).collect();
-        numbers.extend(self.a.1);
-        numbers.extend(self.b.1);
-        numbers.extend(self.c.1);
-        numbers.push(u32::from(self.conjugate_a) | u32::from(self.upper) << 1);
-        let groups = self.rows.div_ceil(tile) * self.columns.div_ceil(tile) * self.batches;
-        linalg::run(engine, kernel, &[self.a.0, self.b.0, self.c.0], 2, &numbers, groups)
+        let tile = LinalgSpec::tile(self.c.view.dtype.ctype());
+        let (batches, columns, depth) = (self.c.view.shape[0], self.c.view.shape[2], self.a.view.shape[2]);
+        for (first, rows) in near_rows(engine, &[self.a, self.c], tile) {
+            let left = if self.upper { first } else { 0 };
+            let columns = columns - left;
+            let a = part(self.a, first, 0, [rows, depth])?;
+            let b = part(self.b, 0, left, [depth, columns])?;
+            let c = part(self.c, first, left, [rows, columns])?;
+            let mut numbers: SmallVec<[u32; 16]> = [rows, columns, depth, batches].iter().map(|&x| x as u32).collect();
+            numbers.extend(linalg::strides(&a));
+            numbers.extend(linalg::strides(&b));
+            numbers.extend_from_slice(&linalg::strides(&c)[..2]);
+            numbers.push(u32::from(self.conjugate_a) | u32::from(self.upper) << 1);
+            let groups = rows.div_ceil(tile) * columns.div_ceil(tile) * batches;
+            linalg::run(engine, kernel, &[&a, &b, &c], 2, &numbers, groups)?;
+        }
+        Ok(())
     }
 }
 
 /// Blocks of columns: first column and columns.
 fn blocks(n: u64, compute: CType) -> impl Iterator<Item = (u64, u64)> {
-    let block = LinalgSpec::block(compute);
-    (0..n.div_ceil(block)).map(move |i| (i * block, block.min(n - i * block)))
+    ranges(n, LinalgSpec::block(compute))
 }

@@ -5,8 +5,8 @@
 // One block of columns of a Cholesky factor L: every workgroup factors the diagonal block, then computes rows of L
 // below it, COLUMNS at a time. Matrices are stored transposed, so that rows of L are neighbours in memory: element (i,
 // j) of A and of L lies at j * n + i. A matrix of one block is computed with the roundings of Nx: sums, differences,
-// roots and quotients one by one. Larger ones multiply by reciprocals. Operands: A, L. Numbers: columns of the block,
-// first column, n, batches, workgroups per matrix.
+// roots and quotients one by one. Larger ones multiply by reciprocals. Operands: A, L, from the block's first diagonal
+// element on. Numbers: columns of the block, rows from there on, n, batches, workgroups per matrix.
 #include "params.glsl"
 #include "linalg.glsl"
 layout(local_size_x = 256) in;
@@ -58,11 +58,11 @@ void factor_diagonal(const in uint k, const in T rest, const in bool exact) {
 }
 
 void main() {
-    uint size = nx_param(0u), first = nx_param(1u), n = nx_param(2u), batches = nx_param(3u), tiles = nx_param(4u);
+    uint size = nx_param(0u), rows = nx_param(1u), n = nx_param(2u), batches = nx_param(3u), tiles = nx_param(4u);
     uint job = nx_group();
     if (job >= tiles * batches) return;
     uint tile = job % tiles;
-    uint base = job / tiles * n * n + first * n;
+    uint base = job / tiles * n * n;
     uint id = gl_LocalInvocationID.x;
 
     // An invocation has elements of one row i, PER of them in columns j0, j0 + 256 / BLOCK and so on.
@@ -72,7 +72,7 @@ void main() {
         uint j = j0 + 256u / BLOCK * q;
         sums[q] = la_zero();
         a[q] = la_zero();
-        if (j <= i && i < size) a[q] = slot_load0(base + j * n + first + i);
+        if (j <= i && i < size) a[q] = slot_load0(base + j * n + i);
     }
     bool exact = size == n;
     for (uint k = 0u; k < size; ++k) {
@@ -100,16 +100,16 @@ void main() {
         }
     }
     if (tile == 0u) {
-        for (uint j = j0; j <= i && i < size; j += 256u / BLOCK) slot_store1(base + j * n + first + i, block[j * BLOCK + i]);
+        for (uint j = j0; j <= i && i < size; j += 256u / BLOCK) slot_store1(base + j * n + i, block[j * BLOCK + i]);
     }
 
     if (exact) return;
     uint c = id % COLUMNS, g = id / COLUMNS;
     // Invocations read back only what they wrote, so that the next rows need no barrier before them.
-    for (uint row0 = first + size + tile * COLUMNS; row0 < n; row0 += tiles * COLUMNS) {
+    for (uint row0 = size + tile * COLUMNS; row0 < rows; row0 += tiles * COLUMNS) {
         uint row = row0 + c;
         for (uint j = g; j < size; j += 256u / COLUMNS) {
-            x[j * COLUMNS + c] = row < n ? slot_load0(base + j * n + row) : la_zero();
+            x[j * COLUMNS + c] = row < rows ? slot_load0(base + j * n + row) : la_zero();
         }
         if (g == 0u) x[c] = la_mul(x[c], reciprocals[0]);
         barrier();
@@ -122,6 +122,6 @@ void main() {
             }
             barrier();
         }
-        for (uint j = g; row < n && j < size; j += 256u / COLUMNS) slot_store1(base + j * n + row, x[j * COLUMNS + c]);
+        for (uint j = g; row < rows && j < size; j += 256u / COLUMNS) slot_store1(base + j * n + row, x[j * COLUMNS + c]);
     }
 }

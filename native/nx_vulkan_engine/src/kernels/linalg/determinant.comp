@@ -4,8 +4,8 @@
 #extension GL_GOOGLE_include_directive : require
 // Determinants: by the closed formulas of 2 x 2 and 3 x 3 matrices, one invocation per matrix, or else from an LU
 // factorization, one workgroup per matrix. Roundings are those of Nx: products rounded once, then each sum.
-// Operands: A (or L and U in one), row exchanges per matrix, results. Numbers: n, batches, strides of A (batch, row,
-// column), flags (1: closed formula).
+// Operands: A (or the diagonal of U, along rows), row exchanges per matrix, results. Numbers: n, batches, strides of A
+// (batch, row, column), flags (1: closed formula).
 #include "params.glsl"
 #include "linalg.glsl"
 layout(local_size_x = 256) in;

@@ -30,8 +30,14 @@ pub fn wide(dtype: DType) -> CType {
     }
 }
 
-/// Records one launch. Operands at and after `first_output` are written. Kernels compute positions from the first
-/// element on, with strides that `numbers` tell them, and none may be negative.
+/// The strides of `[matrices, rows, columns]` as numbers of a launch.
+pub fn strides(matrices: &Tensor) -> [u32; 3] {
+    let view = &matrices.view;
+    std::array::from_fn(|axis| if view.shape[axis] > 1 { view.strides[axis] as u32 } else { 0 })
+}
+
+/// Records one launch. Views tell what it reaches. Operands at and after `first_output` are written. Kernels
+/// compute positions from the first element on, with strides that `numbers` tell them, and none may be negative.
 pub fn run(
     engine: &Engine,
     kernel: &Arc<Kernel>,

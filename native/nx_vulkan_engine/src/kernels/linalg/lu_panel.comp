@@ -6,9 +6,9 @@
 // LU with partial pivoting of one panel of columns, one workgroup per matrix. Matrices are stored transposed: element
 // (r, c) lies at c * n + r, so that the rows of a column are neighbours. An invocation owns every LOCAL-th row; what
 // others need of a row goes through shared memory. Rows stay where they are: `position` tells where a row belongs, and
-// lu_rows moves them later. Operands: A in place, the pivot rows' elements in the panel (BLOCK * BLOCK per matrix), per
-// matrix and column the row that became the pivot, per matrix and row its position, per matrix and position its row,
-// row exchanges so far. Numbers: columns of the panel, first column, n, batches.
+// lu_rows moves them later. Operands: A in place, from the panel's first column on, the pivot rows' elements in the panel
+// (BLOCK * BLOCK per matrix), per matrix and column the row that became the pivot, per matrix and row its position, per
+// matrix and position its row, row exchanges so far. Numbers: columns of the panel, first column, n, batches.
 #include "params.glsl"
 #include "linalg.glsl"
 #include "linalg_pivot.glsl"
@@ -39,7 +39,7 @@ void main() {
 
     for (uint r = first + id; r < n; r += uint(LOCAL)) slot_store3(rows + r, r);
     for (uint k = 0u; k < size; ++k) {
-        uint column = base + (first + k) * n;
+        uint column = base + k * n;
         uvec4 best = uvec4(0u);
         for (uint r = first + id; r < n; r += uint(LOCAL)) {
             uint position = slot_load3(rows + r);
@@ -53,7 +53,7 @@ void main() {
             for (uint j = 0u; j < size; j += CHUNK) {
                 T values[CHUNK];
                 [[unroll]] for (uint i = 0u; i < CHUNK; ++i) {
-                    if (j + i < size) values[i] = slot_load0(base + (first + j + i) * n + row);
+                    if (j + i < size) values[i] = slot_load0(base + (j + i) * n + row);
                 }
                 [[unroll]] for (uint i = 0u; i < CHUNK; ++i) {
                     if (j + i >= size) continue;

@@ -30,7 +30,7 @@ void main() {
     uint batch = nx_group();
     if (batch >= batches) return;
     uint id = gl_LocalInvocationID.x, row = first + id;
-    uint base = batch * n * n + first * n + row, rows = batch * n;
+    uint base = batch * n * n + row, rows = batch * n;
     uint exchanges = first == 0u ? 0u : slot_load5(batch);
     bool exists = row < n;
     // Where the row belongs, and the column whose pivot it became.

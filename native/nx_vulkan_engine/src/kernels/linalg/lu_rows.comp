@@ -5,8 +5,9 @@
 // After lu_panel: moves rows to their positions in COLUMNS columns of the matrix per workgroup, and in columns to the
 // right of the panel solves for the block of U. One more workgroup per matrix moves the rows' original numbers.
 // Operands: the pivot rows' elements in the panel, the row that became the pivot per column, the row per position
-// (these of lu_panel), A in place (transposed), the original row per position. Numbers: columns of the panel, first
-// column, n, batches, tiles of columns.
+// (these of lu_panel), A in place (transposed) from column `left` on, the original row per position. Numbers: columns
+// of the panel, first column, n, batches, workgroups per matrix, `left`, columns that are moved. Where each workgroup
+// has columns to move, the rows' original numbers stay.
 #include "params.glsl"
 #include "linalg.glsl"
 layout(local_size_x = 256) in;
@@ -30,10 +31,11 @@ shared uint pivots[BLOCK];
 shared uint sources[BLOCK];
 
 void main() {
-    uint size = nx_param(0u), first = nx_param(1u), n = nx_param(2u), batches = nx_param(3u), tiles = nx_param(4u);
+    uint size = nx_param(0u), first = nx_param(1u), n = nx_param(2u), batches = nx_param(3u), jobs = nx_param(4u);
+    uint left = nx_param(5u), count = nx_param(6u);
     uint job = nx_group();
-    if (job >= (tiles + 1u) * batches) return;
-    uint tile = job % (tiles + 1u), batch = job / (tiles + 1u);
+    if (job >= jobs * batches) return;
+    uint c0 = job % jobs * COLUMNS, batch = job / jobs;
     uint id = gl_LocalInvocationID.x;
     uint rows = batch * n;
     if (id < size) {
@@ -42,7 +44,7 @@ void main() {
         sources[id] = row >= first + size ? slot_load2(rows + row) : NONE;
     }
     barrier();
-    if (tile == tiles) {
+    if (c0 >= count) {
         // The first panel finds the numbers of the rows themselves.
         uint number = 0u, other = 0u;
         if (id < size) {
@@ -61,13 +63,12 @@ void main() {
     }
 
     // In columns of the panel and to the left of it, only rows move.
-    uint c0 = tile * COLUMNS;
-    bool solves = min(c0 + COLUMNS, n) > first + size;
+    bool solves = left + min(c0 + COLUMNS, count) > first + size;
     if (solves) {
         for (uint e = id; e < size * BLOCK; e += 256u) block[e] = slot_load0(batch * BLOCK * BLOCK + e);
     }
     uint base = batch * n * n + c0 * n;
-    uint columns = min(COLUMNS, n - c0);
+    uint columns = min(COLUMNS, count - c0);
     // What goes where the pivot rows came from.
     T displaced[PER];
     for (uint q = 0u; q < PER; ++q) {
@@ -81,7 +82,7 @@ void main() {
     barrier();
     if (solves) {
         uint c = id % COLUMNS, g = id / COLUMNS;
-        bool right = c < columns && c0 + c >= first + size;
+        bool right = c < columns && left + c0 + c >= first + size;
         for (uint k = 0u; k + 1u < size; ++k) {
             T value = top[k * COLUMNS + c];
             for (uint i = k + 1u + g; right && i < size; i += 256u / COLUMNS) {

@@ -14,7 +14,7 @@ use super::{Arguments, Place};
 use crate::Result;
 
 pub use generate::LinalgSpec;
-pub use launch::{kernel, run, wide};
+pub use launch::{kernel, run, strides, wide};
 
 impl KernelSpec for LinalgSpec {
     fn name(&self) -> String {

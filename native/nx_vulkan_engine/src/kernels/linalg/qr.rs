@@ -38,34 +38,35 @@ pub(crate) fn blocks(model: &DeviceModel, height: u64) -> (u64, u64) {
     (chunks, height.div_ceil(CHUNK * chunks))
 }
 
-/// A panel of a batch of contiguous matrices, from the diagonal element `first` on, in the type in which it is
-/// computed.
+/// A panel of a batch of matrices, in the type in which it is computed: columns from a diagonal element on, of which
+/// rows are contiguous.
 #[derive(Debug, Clone, Copy)]
 pub struct Panel<'a> {
-    pub matrices: &'a Tensor,
-    pub first: u64,
+    /// `[matrices, rows, columns]`.
+    pub columns: &'a Tensor,
     /// The diagonal of R must not be negative.
     pub positive: bool,
+    /// A column of one element is reflected, too.
+    pub reflects_single: bool,
 }
 
 impl Panel<'_> {
     /// What is fastest.
     pub fn workgroups(&self, engine: &Engine) -> Workgroups {
-        let (batches, [height, _]) = (self.matrices.view.shape[0], self.sizes());
+        let [batches, height, _] = self.sizes();
         if shares(engine.model(), batches, height) { Workgroups::Many } else { Workgroups::One }
     }
 
     /// Replaces the panel by its part of R, and returns V and T of the reflections' product `I - V T V^H`.
     pub fn factorize(&self, engine: &Engine, workgroups: Workgroups, compile: Compile) -> Result<[Tensor; 2]> {
-        let (a, dtype) = (self.matrices, self.matrices.view.dtype);
-        let (batches, rows, columns) = (a.view.shape[0], a.view.shape[1], a.view.shape[2]);
-        let [height, width] = self.sizes();
+        let (a, dtype) = (self.columns, self.columns.view.dtype);
+        let [batches, height, width] = self.sizes();
         let tensor = |shape: &[u64]| Tensor::uninitialized(engine, &Type::new(dtype, shape));
         let (v, t) = (tensor(&[batches, height, width])?, tensor(&[batches, width, width])?);
-        let start = self.first * columns + self.first;
-        let place = [height, width, columns, rows * columns, start, batches].map(|x| x as u32);
+        let [matrix, row, _] = linalg::strides(a);
+        let place = [height as u32, width as u32, row, matrix, batches as u32];
         let mut flags = if self.positive { POSITIVE } else { 0 };
-        if rows < columns {
+        if self.reflects_single {
             flags |= REFLECT_SINGLE;
         }
         let rules = [flags, SMALL.to_bits()];
@@ -89,9 +90,8 @@ impl Panel<'_> {
         Ok([v, t])
     }
 
-    /// Rows and columns.
-    fn sizes(&self) -> [u64; 2] {
-        let (rows, columns) = (self.matrices.view.shape[1], self.matrices.view.shape[2]);
-        [rows - self.first, PANEL.min(rows.min(columns) - self.first)]
+    /// Matrices, rows and columns.
+    fn sizes(&self) -> [u64; 3] {
+        std::array::from_fn(|axis| self.columns.view.shape[axis])
     }
 }

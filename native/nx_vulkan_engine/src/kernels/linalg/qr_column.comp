@@ -7,8 +7,8 @@
 // Pass k applies the reflection of column k - 1, which makes a row of R, a column of V and one of T, and adds up the
 // products of column k with all others, from which the next pass knows its reflection. Pass 0 scales the columns by
 // powers of two; later parts of a column are never longer than it was, so R is scaled back. Parameters: rows, columns,
-// elements between rows, between matrices, position of the first element, matrices, workgroups per matrix, chunks per
-// workgroup, flags, size below which a column keeps its sign (as an f32), pass. Operands: matrices, V, T, `sums`.
+// elements between rows, between matrices, matrices, workgroups per matrix, chunks per workgroup, flags, size below
+// which a column keeps its sign (as an f32), pass. Operands: matrices, V, T, `sums`.
 #include "params.glsl"
 #include "linalg_qr_tall.glsl"
 layout(local_size_x = 256) in;
@@ -53,11 +53,11 @@ void load(
 }
 
 void main() {
-    uint rows = nx_param(0u), columns = nx_param(1u), stride = nx_param(2u), blocks = nx_param(6u), chunks = nx_param(7u);
-    uint pass = nx_param(10u), batch = nx_group() / blocks, block = nx_group() % blocks;
-    if (batch >= nx_param(5u)) return;
+    uint rows = nx_param(0u), columns = nx_param(1u), stride = nx_param(2u), blocks = nx_param(5u), chunks = nx_param(6u);
+    uint pass = nx_param(9u), batch = nx_group() / blocks, block = nx_group() % blocks;
+    if (batch >= nx_param(4u)) return;
     uint id = gl_LocalInvocationID.x, c = id % WIDTH, lane = id / WIDTH, base = block * chunks * CHUNK;
-    uint a0 = nx_param(4u) + batch * nx_param(3u), v0 = batch * rows * columns, t0 = batch * columns * columns;
+    uint a0 = batch * nx_param(3u), v0 = batch * rows * columns, t0 = batch * columns * columns;
     uint sums = batch * qr_sums_size(blocks), earlier = sums + qr_block_sums(pass + 1u, blocks);
     // The column whose reflection is applied, if this is not pass 0; then c + 1 = pass is that column, and i + 1 = pass
     // its pivot row.
@@ -104,8 +104,8 @@ void main() {
             below += la_real(partial[k * WIDTH + j]);
         }
         T b, divisor;
-        R t, small = R(uintBitsToFloat(nx_param(9u)));
-        bool is_reflected = qr_reflection(pivot, below, unscale, false, nx_param(8u), small, b, divisor, t);
+        R t, small = R(uintBitsToFloat(nx_param(8u)));
+        bool is_reflected = qr_reflection(pivot, below, unscale, false, nx_param(7u), small, b, divisor, t);
         T product = is_reflected ? beside + slot_divide(outer, la_conj(divisor)) : la_zero();
         inner[c] = product;
         factor[c] = la_scale(product, -t);

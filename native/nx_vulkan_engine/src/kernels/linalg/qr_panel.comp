@@ -5,8 +5,7 @@
 // Householder factorization of up to 32 columns, one workgroup per matrix: R replaces the columns, and the product of
 // the reflections is I - V T V^H, V a unit lower trapezoid and T upper triangular. Eight invocations own each column,
 // so that no invocation reads what another wrote, except through shared memory. Parameters: rows, columns, elements
-// between rows, between matrices, position of the first element, matrices, flags, size below which a column keeps its
-// sign (as an f32).
+// between rows, between matrices, matrices, flags, size below which a column keeps its sign (as an f32).
 #include "params.glsl"
 #include "linalg_qr.glsl"
 layout(local_size_x = 256) in;
@@ -38,12 +37,12 @@ shared T pivot;
 uint first_row(const in uint row, const in uint lane) { return row + (lane + LANES - row % LANES) % LANES; }
 
 void main() {
-    uint rows = nx_param(0u), columns = nx_param(1u), stride = nx_param(2u), flags = nx_param(6u);
-    R small = R(uintBitsToFloat(nx_param(7u)));
+    uint rows = nx_param(0u), columns = nx_param(1u), stride = nx_param(2u), flags = nx_param(5u);
+    R small = R(uintBitsToFloat(nx_param(6u)));
     uint batch = nx_group();
-    if (batch >= nx_param(5u)) return;
+    if (batch >= nx_param(4u)) return;
     uint c = gl_LocalInvocationID.x % 32u, lane = gl_LocalInvocationID.x / 32u;
-    uint a0 = nx_param(4u) + batch * nx_param(3u), v0 = batch * rows * columns, t0 = batch * columns * columns;
+    uint a0 = batch * nx_param(3u), v0 = batch * rows * columns, t0 = batch * columns * columns;
 
     for (uint j = 0u; j < columns; ++j) {
         bool owner = c == j;

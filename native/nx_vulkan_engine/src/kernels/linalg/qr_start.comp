@@ -3,8 +3,8 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // Moves tall panels of up to 32 columns to V, leaves zeros below their diagonals, and finds the largest element of each
-// column. Parameters: rows, columns, elements between rows, between matrices, position of the first element, matrices,
-// workgroups per matrix, chunks per workgroup. Operands: matrices, V, `sums`.
+// column. Parameters: rows, columns, elements between rows, between matrices, matrices, workgroups per matrix, chunks
+// per workgroup. Operands: matrices, V, `sums`.
 #include "params.glsl"
 #include "linalg_qr_tall.glsl"
 layout(local_size_x = 256) in;
@@ -17,11 +17,11 @@ void slot_store2(const in uint at, const in T value) {}
 shared R lane_largest[256];
 
 void main() {
-    uint rows = nx_param(0u), columns = nx_param(1u), stride = nx_param(2u), blocks = nx_param(6u), chunks = nx_param(7u);
+    uint rows = nx_param(0u), columns = nx_param(1u), stride = nx_param(2u), blocks = nx_param(5u), chunks = nx_param(6u);
     uint batch = nx_group() / blocks, block = nx_group() % blocks;
-    if (batch >= nx_param(5u)) return;
+    if (batch >= nx_param(4u)) return;
     uint id = gl_LocalInvocationID.x, c = id % WIDTH, lane = id / WIDTH;
-    uint a0 = nx_param(4u) + batch * nx_param(3u), v0 = batch * rows * columns;
+    uint a0 = batch * nx_param(3u), v0 = batch * rows * columns;
 
     R largest = R(0);
     if (c < columns) {

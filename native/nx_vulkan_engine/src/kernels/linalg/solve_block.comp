@@ -3,10 +3,10 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // One block of a triangular system A X = B, in place: COLUMNS columns of X per workgroup. Blocks above have been
-// subtracted from X already. Backward systems (A upper triangular) are solved from the last row up. Operands: A, X
-// (row-major). Numbers: rows of the block, first row in the order of solving, n, columns of X, batches, strides of A
-// (batch, row, column), flags (1: ones on the diagonal, 2: backward, 4: conjugate A, 8: round every quotient once,
-// rather than multiply by the reciprocal).
+// subtracted from X already. Backward systems (A upper triangular) are solved from the last row up. Operands: A and X
+// (row-major), from the block's first row on and A from its first column on. Numbers: rows of the block, n, columns of
+// X, batches, strides of A (batch, row, column), flags (1: ones on the diagonal, 2: backward, 4: conjugate A, 8: round
+// every quotient once, rather than multiply by the reciprocal).
 #include "params.glsl"
 #include "linalg.glsl"
 layout(local_size_x = 256) in;
@@ -21,8 +21,8 @@ shared T reciprocals[BLOCK];
 shared uint has_extremes;
 
 void main() {
-    uint rows = nx_param(0u), first = nx_param(1u), n = nx_param(2u), columns = nx_param(3u), batches = nx_param(4u);
-    uint a_batch = nx_param(5u), a_row = nx_param(6u), a_column = nx_param(7u), flags = nx_param(8u);
+    uint rows = nx_param(0u), n = nx_param(1u), columns = nx_param(2u), batches = nx_param(3u);
+    uint a_batch = nx_param(4u), a_row = nx_param(5u), a_column = nx_param(6u), flags = nx_param(7u);
     bool divides = (flags & 8u) != 0u;
     bool unit = (flags & 1u) != 0u, backward = (flags & 2u) != 0u, conjugate = (flags & 4u) != 0u;
     uint tiles = (columns + COLUMNS - 1u) / COLUMNS;
@@ -33,12 +33,12 @@ void main() {
     if (id == 0u) has_extremes = 0u;
     barrier();
     // Row `i` in the order of solving is row `last - i` of a backward system.
-    uint last = n - 1u;
+    uint last = rows - 1u;
     for (uint e = id; e < rows * rows; e += 256u) {
         uint i = e / rows, k = e % rows;
         if (k > i) continue;
-        uint row = backward ? last - first - i : first + i;
-        uint column = backward ? last - first - k : first + k;
+        uint row = backward ? last - i : i;
+        uint column = backward ? last - k : k;
         T value = slot_load0(batch * a_batch + row * a_row + column * a_column);
         if (conjugate) value = la_conj(value);
         block[i * BLOCK + k] = value;
@@ -51,7 +51,7 @@ void main() {
     uint column = job % tiles * COLUMNS + c;
     uint base = batch * n * columns + column;
     for (uint i = g; i < rows; i += 256u / COLUMNS) {
-        uint row = backward ? last - first - i : first + i;
+        uint row = backward ? last - i : i;
         x[i * COLUMNS + c] = column < columns ? slot_load1(base + row * columns) : la_zero();
     }
     barrier();
@@ -71,7 +71,7 @@ void main() {
     }
     if (column >= columns) return;
     for (uint i = g; i < rows; i += 256u / COLUMNS) {
-        uint row = backward ? last - first - i : first + i;
+        uint row = backward ? last - i : i;
         slot_store1(base + row * columns, x[i * COLUMNS + c]);
     }
 }

@@ -15,7 +15,7 @@ mod layouts;
 mod narrow_products;
 mod order;
 mod orders;
-mod orthogonal;
+pub mod orthogonal;
 mod panels;
 mod programs;
 mod solvers;

@@ -1,8 +1,10 @@
 //! Panels of QR by one workgroup and by many: residuals, orthogonality, and what they leave where.
 
+use std::sync::Arc;
+
 use nx_vulkan_engine::kernels::linalg::qr::{PANEL, Panel, Workgroups};
 use nx_vulkan_engine::reference::Array;
-use nx_vulkan_engine::{Compile, DType, Value};
+use nx_vulkan_engine::{Compile, DType, Tensor, Value};
 
 use super::orthogonal::{KINDS, Kind, Matrix, allowed, check_qr, fail, matrices, orthogonality, require};
 use super::{download, engine, finish, rng, upload};
@@ -13,7 +15,12 @@ const TYPES: [DType; 4] = [DType::F32, DType::F64, DType::C64, DType::C128];
 /// The matrices after a panel, V and T.
 fn factorize(a: &Array, first: u64, positive: bool, workgroups: Workgroups) -> [Array; 3] {
     let a = upload(a);
-    let panel = Panel { matrices: &a, first, positive };
+    let whole = a.view();
+    let [rows, columns] = [1, 2].map(|axis| whole.shape[axis]);
+    let lengths = [whole.shape[0], rows - first, (rows.min(columns) - first).min(PANEL)];
+    let view = whole.slice(&[0, first, first], &lengths, &[1; 3]).unwrap();
+    let place = Tensor::new(Arc::clone(a.buffer()), view).unwrap();
+    let panel = Panel { columns: &place, positive, reflects_single: rows < columns };
     let [v, t] = panel.factorize(engine(), workgroups, Compile::Allowed).unwrap();
     [&a, &v, &t].map(download)
 }
