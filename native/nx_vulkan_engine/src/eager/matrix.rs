@@ -144,6 +144,16 @@ impl Work<'_> {
         map(self.engine, sizes, &inputs, steps, &outputs, Shapes::Any, self.compile)
     }
 
+    /// `target - left right` in place of `target`. Where launches would have to reach far, some rows after the other.
+    pub fn subtract_product(&self, target: &Tensor, left: &Tensor, right: &Tensor) -> Result<()> {
+        let (depth, columns) = (left.view.shape[2], target.view.shape[2]);
+        for (first, rows) in near_rows(self.engine, &[target], 1) {
+            let product = self.multiply(&part(left, first, 0, [rows, depth])?, right)?;
+            self.subtract(&part(target, first, 0, [rows, columns])?, &product)?;
+        }
+        Ok(())
+    }
+
     /// The conjugate transpose of every matrix.
     pub fn adjoint(&self, a: &Tensor) -> Result<Tensor> {
         let a = if self.compute.dtype().is_complex() { self.conjugate(a)? } else { a.clone() };

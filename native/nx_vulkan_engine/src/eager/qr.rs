@@ -89,9 +89,8 @@ fn reflect(work: &Work<'_>, v: &Tensor, t: &Tensor, target: &Tensor) -> Result<(
     let adjoint = work.adjoint(v)?;
     for (left, columns) in ranges(columns, step) {
         let target = part(target, 0, left, [rows, columns])?;
-        let parts = || near_rows(work.engine, &[&target], 1);
         let mut projected: Option<Tensor> = None;
-        for (first, rows) in parts() {
+        for (first, rows) in near_rows(work.engine, &[&target], 1) {
             let (left, right) = (part(&adjoint, 0, first, [width, rows])?, part(&target, first, 0, [rows, columns])?);
             let product = work.multiply(&left, &right)?;
             match &projected {
@@ -101,10 +100,7 @@ fn reflect(work: &Work<'_>, v: &Tensor, t: &Tensor, target: &Tensor) -> Result<(
         }
         let Some(projected) = projected else { continue };
         let projected = work.multiply(t, &projected)?;
-        for (first, rows) in parts() {
-            let update = work.multiply(&part(v, first, 0, [rows, width])?, &projected)?;
-            work.subtract(&part(&target, first, 0, [rows, columns])?, &update)?;
-        }
+        work.subtract_product(&target, v, &projected)?;
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use super::matrix::{Work, check, compute_type, in_type, part};
 use super::qr::{Diagonal, factorize};
 use crate::kernels::Compile;
 use crate::kernels::linalg;
-use crate::{Error, Result, Tensor, Type};
+use crate::{Error, Result, Tensor, Type, View};
 
 /// Sweeps over all pairs after which a matrix counts as one that does not converge; ten are usual.
 const MAX_SWEEPS: u32 = 60;
@@ -47,6 +47,9 @@ pub fn svd(call: &Call<'_>, full: bool, outs: &[Type]) -> Result<Results> {
     let tall = if is_wide { work.copy(&swapped(a)?)? } else { work.copy(a)? };
     let (batches, rows, columns) = (tall.view.shape[0], tall.view.shape[1], tall.view.shape[2]);
     let kept = if full { rows } else { columns };
+    // Rotations take pairs of columns from anywhere: refused before the rest of the work.
+    let rotated = View::contiguous(work.dtype(), &[batches, columns.next_multiple_of(2), columns]);
+    work.engine.reach().is_far(&[&rotated])?;
 
     let reflections = if rows > columns { Some(factorize(&work, &tall, Diagonal::Nx)?) } else { None };
     let found = rotate(call, &work, &part(&tall, 0, 0, [columns, columns])?)?;

@@ -7,7 +7,7 @@ mod tridiagonal;
 use smallvec::smallvec;
 
 use super::call::{Call, Results};
-use super::matrix::{Work, check, compute_type, in_type};
+use super::matrix::{Work, check, compute_type, in_type, near_rows, part};
 use crate::kernels::Compile;
 use crate::kernels::linalg;
 use crate::{CType, Error, Result, Tensor, Type};
@@ -60,9 +60,15 @@ fn large(work: &Work<'_>, a: &Tensor) -> Result<(Tensor, Tensor)> {
     let largest = work.largest(a)?;
     let real = largest.view.dtype;
     let scaled = work.uninitialized(&[batches, n, n])?;
-    let prepare = linalg::kernel(engine, "eigh_prepare", work.compute, &[dtype, real, dtype], work.compile)?;
-    let numbers = [n as u32, batches as u32];
-    linalg::run(engine, &prepare, &[a, &largest, &scaled], 2, &numbers, (batches * n * n).div_ceil(256))?;
+    let prepare = linalg::kernel(engine, "eigh_prepare", work.compute, &[dtype, dtype, real, dtype], work.compile)?;
+    let ranges = || near_rows(engine, &[a], 1);
+    for ((row, rows), (column, columns)) in ranges().flat_map(|of_rows| ranges().map(move |range| (of_rows, range))) {
+        let [own, to] = [part(a, row, column, [rows, columns])?, part(&scaled, row, column, [rows, columns])?];
+        let mirrored = part(a, column, row, [columns, rows])?;
+        let numbers = [n, batches, row, column, rows, columns].map(|x| x as u32);
+        let groups = (batches * rows * columns).div_ceil(256);
+        linalg::run(engine, &prepare, &[&own, &mirrored, &largest, &to], 3, &numbers, groups)?;
+    }
 
     let (tridiagonal, reflections) = tridiagonal::reduce(work, &scaled)?;
     let real_work = Work { compute: real.ctype(), ..*work };
@@ -71,10 +77,15 @@ fn large(work: &Work<'_>, a: &Tensor) -> Result<(Tensor, Tensor)> {
     let values = work.uninitialized(&[batches, n])?;
     let vectors = work.uninitialized(&[batches, n, n])?;
     let rows = found.view.shape[1];
-    let order = linalg::kernel(engine, "eigh_order", work.compute, &[real, real, real, dtype, dtype], work.compile)?;
-    let numbers = [n as u32, rows as u32, batches as u32];
-    let operands = [&found, &found_vectors, &largest, &values, &vectors];
-    linalg::run(engine, &order, &operands, 3, &numbers, batches * rows)?;
+    let types = [real, real, real, real, dtype, dtype];
+    let order = linalg::kernel(engine, "eigh_order", work.compute, &types, work.compile)?;
+    // Where there are no rows past the order, some row that nothing reads.
+    let past = part(&found_vectors, n.min(rows - 1), 0, [(rows - n).max(1), rows])?;
+    for (first, count) in near_rows(engine, &[&part(&found_vectors, 0, 0, [n, rows])?, &vectors], 1) {
+        let [from, to] = [part(&found_vectors, first, 0, [count, rows])?, part(&vectors, first, 0, [count, n])?];
+        let numbers = [n, rows, batches, count].map(|x| x as u32);
+        linalg::run(engine, &order, &[&found, &from, &past, &largest, &values, &to], 4, &numbers, batches * rows)?;
+    }
     reflections.apply(work, &vectors)?;
     Ok((values, vectors))
 }

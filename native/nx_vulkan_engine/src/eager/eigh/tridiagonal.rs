@@ -1,7 +1,7 @@
 //! Hermitian matrices to real tridiagonal ones by Householder reflections, in panels of columns: half of the work is
 //! products of a column with the matrix, which read it once per column, half updates of the rest by a whole panel.
 
-use super::super::matrix::{Work, part};
+use super::super::matrix::{Work, near_rows, part};
 use super::super::qr::{Panel, Reflections};
 use crate::kernels::linalg;
 use crate::{Result, Tensor, Type};
@@ -39,7 +39,8 @@ pub fn reduce(work: &Work<'_>, a: &Tensor) -> Result<(Tensor, Reflections)> {
         let column = |i: u64, flags: u32| {
             let parts = (n - i).div_ceil(ROWS);
             let numbers = [n, i, first, batches, u64::from(flags), length, parts].map(|x| x as u32);
-            linalg::run(engine, &column_kernel, &[a, &x, &y, &t, &vectors, &tridiagonal], 1, &numbers, batches)
+            let row = part(a, i, 0, [1, n])?;
+            linalg::run(engine, &column_kernel, &[&row, &x, &y, &t, &vectors, &tridiagonal], 1, &numbers, batches)
         };
         for i in first..first + width {
             column(i, if i == first { START } else { START | FINISH })?;
@@ -47,20 +48,26 @@ pub fn reduce(work: &Work<'_>, a: &Tensor) -> Result<(Tensor, Reflections)> {
             if below == 0 {
                 continue;
             }
-            let numbers = [n, i, first, batches, length].map(|x| x as u32);
-            let groups = batches * (below + 2 * (i - first));
-            linalg::run(engine, &products_kernel, &[a, &x, &y, &vectors], 3, &numbers, groups)?;
+            let rest = part(a, i + 1, 0, [below, n])?;
+            for (left_out, rows) in near_rows(engine, &[&rest], 1) {
+                let is_last = left_out + rows == below;
+                let jobs = rows + if is_last { 2 * (i - first) } else { 0 };
+                let numbers = [n, i, first, batches, length, left_out, rows, jobs].map(|x| x as u32);
+                let rows = part(&rest, left_out, 0, [rows, n])?;
+                linalg::run(engine, &products_kernel, &[&rows, &x, &y, &vectors], 3, &numbers, batches * jobs)?;
+            }
             let (groups, is_next) = (below.div_ceil(ROWS), u64::from(i + 1 < first + width));
             let numbers = [n, i, first, batches, length, groups, is_next].map(|x| x as u32);
-            linalg::run(engine, &reflect_kernel, &[a, &y, &x, &vectors], 2, &numbers, batches * groups)?;
+            let row = part(a, i + 1, 0, [1, n])?;
+            linalg::run(engine, &reflect_kernel, &[&row, &y, &x, &vectors], 2, &numbers, batches * groups)?;
         }
         let next = first + width;
         if next < n {
             column(next, FINISH)?;
             let rest = n - next;
             let left = transposed(&part(&x, 0, next, [2 * PANEL, rest])?)?;
-            let update = work.multiply(&left, &part(&y, 0, next, [2 * PANEL, rest])?)?;
-            work.subtract(&part(a, next, next, [rest, rest])?, &update)?;
+            let right = part(&y, 0, next, [2 * PANEL, rest])?;
+            work.subtract_product(&part(a, next, next, [rest, rest])?, &left, &right)?;
         }
         // The last column has nothing below its diagonal.
         let count = width.min(n - 1 - first);

@@ -3,9 +3,9 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // Finishes w of the column before, and makes the reflection of a column. One workgroup per matrix. Parameters: order,
-// column, first column of the panel, matrices, flags, elements of `vectors`, parts of w^H v. Operands: matrices, X, Y,
-// the triangular factors T of the panel's reflections I - V T V^H, `vectors`, diagonals and what is beside them.
-// Source: the formulas of LAPACK's zlatrd, zlarfg and zlarft.
+// column, first column of the panel, matrices, flags, elements of `vectors`, parts of w^H v. Operands: the row of
+// matrices that is that column's conjugate, X, Y, the triangular factors T of the panel's reflections I - V T V^H,
+// `vectors`, diagonals and what is beside them. Source: the formulas of LAPACK's zlatrd, zlarfg and zlarft.
 #include "params.glsl"
 #include "linalg_tridiagonal.glsl"
 layout(local_size_x = 256) in;
@@ -73,7 +73,7 @@ void main() {
     uint l = i - first;
     R below = R(0);
     for (uint r = i + id; r < n; r += 256u) {
-        T value = l == 0u ? la_conj(slot_load0(a0 + i * n + r)) : slot_load4(column + r);
+        T value = l == 0u ? la_conj(slot_load0(a0 + r)) : slot_load4(column + r);
         if (l == 0u) slot_store4(column + r, value);
         if (r == i) slot_store5(batch * 2u * n + i, la_make(la_real(value)));
         if (r == i + 1u) coupling = value;

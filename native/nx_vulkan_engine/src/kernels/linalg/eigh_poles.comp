@@ -4,7 +4,7 @@
 #extension GL_GOOGLE_include_directive : require
 // Sorts the eigenvalues of both halves of a node, with their weights. One workgroup per 256 eigenvalues. Parameters:
 // order, columns of a node, nodes per matrix, nodes. Operands: diagonals and what is beside them, eigenvalues, vectors
-// of the halves, state, places.
+// of the halves from the last row of a half on, state, places.
 #include "params.glsl"
 #include "linalg_divide.glsl"
 layout(local_size_x = 256) in;
@@ -37,8 +37,9 @@ void main() {
         for (uint k = 0u; k < count; ++k) rank += uint(tile[k] < value || tile[k] == value && base + k < i);
     }
     if (i >= m) return;
-    uint half0 = 2u * node * h * h, at;
-    R z = i < h ? slot_load2(half0 + (h - 1u) * h + i) : slot_load2(half0 + h * h + i - h);
+    // The first row of the other half follows.
+    R z = slot_load2(node * m * h + i);
+    uint at;
     if (i >= h && dc_coupling(node, m, nx_param(2u), nx_param(0u), at) && slot_load0(at) < R(0)) z = -z;
     slot_store3(dc_state(node, POLE, m) + rank, value);
     slot_store3(dc_state(node, WEIGHT, m) + rank, z * ROOT_OF_HALF);

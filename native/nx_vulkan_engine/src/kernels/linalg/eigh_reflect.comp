@@ -4,8 +4,8 @@
 #extension GL_GOOGLE_include_directive : require
 // w of a column but for a multiple of v, of which it sums up parts of w^H v, and the next column of the panel but for
 // what that w takes from it. One workgroup per 64 rows. Parameters: order, column, first column of the panel, matrices,
-// elements of `vectors`, workgroups per matrix, whether the next column belongs to the panel. Operands: matrices, Y, X,
-// `vectors`.
+// elements of `vectors`, workgroups per matrix, whether the next column belongs to the panel. Operands: the row of
+// matrices that is the next column's conjugate, Y, X, `vectors`.
 #include "params.glsl"
 #include "linalg_tridiagonal.glsl"
 layout(local_size_x = 64) in;
@@ -35,7 +35,7 @@ void main() {
     T sum = la_zero();
     if (r < n) {
         T w = slot_load3(vectors + r), a = la_zero();
-        if (next) a = la_conj(slot_load0((batch * n + i + 1u) * n + r));
+        if (next) a = la_conj(slot_load0(batch * n * n + r));
         for (uint k = 0u; k < l; ++k) {
             T xv = -slot_load2(x0 + k * n + r), xw = -slot_load2(x0 + (NB + k) * n + r);
             w = la_mad(xv, products[k], w);

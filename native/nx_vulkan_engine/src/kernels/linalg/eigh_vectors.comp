@@ -2,8 +2,8 @@
 //! matrix = { type = ["f32", "f64"] }
 #version 460
 #extension GL_GOOGLE_include_directive : require
-// The vectors of a node in terms of those of its halves, before its rotations. One workgroup per vector.
-// Parameters: columns of a node, nodes. Operands: state, places, vectors as columns.
+// The vectors of a node in terms of those of its halves, before its rotations. One workgroup per vector. Parameters:
+// columns of a node, nodes, first column, columns that are made. Operands: state, places, vectors as columns.
 #include "params.glsl"
 #include "linalg_divide.glsl"
 layout(local_size_x = 64) in;
@@ -20,7 +20,8 @@ R element(const in uint node, const in uint m, const in uint i, const in R origi
 }
 
 void main() {
-    uint m = nx_param(0u), node = nx_group() / m, j = nx_group() % m, id = gl_LocalInvocationID.x;
+    uint m = nx_param(0u), columns = nx_param(3u), node = nx_group() / columns, own = nx_group() % columns;
+    uint j = nx_param(2u) + own, id = gl_LocalInvocationID.x;
     if (node >= nx_param(1u)) return;
     uint kept = min(slot_load1(dc_kept(node, m)), m);
     bool is_new = j < kept;
@@ -45,6 +46,6 @@ void main() {
         R x = R(!is_new && i == j ? 1 : 0);
         if (is_new && i < kept) x = slot_divide_real(element(node, m, i, origin, distance), norm);
         uint row = min(slot_load1(dc_places(node, COLUMN, m) + i), m - 1u);
-        slot_store2((node * m + row) * m + j, x);
+        slot_store2((node * m + row) * columns + own, x);
     }
 }

@@ -6,9 +6,10 @@
 // LU with partial pivoting of one panel of columns, one workgroup per matrix. Matrices are stored transposed: element
 // (r, c) lies at c * n + r, so that the rows of a column are neighbours. An invocation owns every LOCAL-th row; what
 // others need of a row goes through shared memory. Rows stay where they are: `position` tells where a row belongs, and
-// lu_rows moves them later. Operands: A in place, from the panel's first column on, the pivot rows' elements in the panel
-// (BLOCK * BLOCK per matrix), per matrix and column the row that became the pivot, per matrix and row its position, per
-// matrix and position its row, row exchanges so far. Numbers: columns of the panel, first column, n, batches.
+// lu_rows moves them later. Operands: A in place, from the panel's first column on, the pivot rows' elements in the
+// panel (BLOCK * BLOCK per matrix), per matrix and column the row that became the pivot, per matrix and row its
+// position, per matrix and position its row, row exchanges so far. Numbers: columns of the panel, first column, n,
+// batches.
 #include "params.glsl"
 #include "linalg.glsl"
 #include "linalg_pivot.glsl"

@@ -4,14 +4,15 @@ use std::sync::Arc;
 
 use nx_vulkan_engine::kernels::Reach;
 use nx_vulkan_engine::program::attribute::Scalar;
-use nx_vulkan_engine::program::ops::matrix::{Qr, Svd};
-use nx_vulkan_engine::program::{Linalg, Op, Transform};
+use nx_vulkan_engine::program::ops::matrix::{Eigh, Qr, Svd};
+use nx_vulkan_engine::program::{Builder, Linalg, Op, Operand, Transform};
 use nx_vulkan_engine::reference::Array;
-use nx_vulkan_engine::{Compile, DType, Tensor, Type, View, eager};
+use nx_vulkan_engine::{Compile, DType, Error, Tensor, Type, View, eager};
+use smallvec::smallvec;
 
-use super::On;
+use super::{LITTLE, On};
 use crate::common::{self, Rng};
-use crate::op_table::orthogonal::{Matrix, allowed};
+use crate::op_table::orthogonal::{Matrix, allowed, orthogonality};
 
 /// 8 KiB: launches of the first reach 4095 elements at most, and 1024 of 8 bytes where they don't reach far.
 fn far_and_near() -> [On; 2] {
@@ -272,6 +273,36 @@ fn qr_beyond_a_launch_is_near_that_within() {
     }
 }
 
+/// 16 KiB, as launches for one column take 64 rows as long as the matrix.
+#[test]
+fn eigenvectors_beyond_a_launch_are_orthogonal() {
+    let on = On::new(Reach::of_bytes(16 << 10));
+    let shapes: [&[u64]; 4] = [&[97, 97], &[112, 112], &[1, 1, 127, 127], &[2, 93, 93]];
+    for dtype in TYPES {
+        for (shape, layout) in shapes.into_iter().zip(LAYOUTS) {
+            let a = hermitian(&on, dtype, shape, 6, layout);
+            let outs = Op::from(Eigh).factors(&a.view().ty()).unwrap();
+            let bytes = results(&on, &Op::from(Eigh), std::slice::from_ref(&a), &outs);
+            let n = shape[shape.len() - 1];
+            let matrices = |bytes: &[u8], shape: &[u64]| {
+                Matrix::batch(&Array::from_nx_bytes(&Type::new(dtype, shape), bytes).unwrap())
+            };
+            let values = matrices(&bytes[0], &[outs[0].elements() / n, 1, n]);
+            let a = matrices(&a.to_nx_bytes(&on.engine, None).unwrap(), shape);
+            for ((a, values), vectors) in a.iter().zip(values).zip(matrices(&bytes[1], shape)) {
+                let what = format!("{dtype}{shape:?} {layout:?}");
+                let scaled = Matrix::new(vectors.rows, vectors.columns, |i, j| {
+                    let (re, im) = vectors.get(i, j);
+                    (re * values.get(0, j).0, im * values.get(0, j).0)
+                });
+                let bound = allowed(dtype, vectors.rows);
+                assert!(a.times(&vectors).minus(&scaled).norm() < bound * a.norm(), "{what}: residual");
+                assert!(orthogonality(&vectors) < bound * (n as f64).sqrt(), "{what}: orthogonality");
+            }
+        }
+    }
+}
+
 /// As long as one launch reaches all of R.
 #[test]
 fn svd_of_tall_matrices_beyond_a_launch_is_near_that_within() {
@@ -290,4 +321,147 @@ fn svd_of_tall_matrices_beyond_a_launch_is_near_that_within() {
             }
         }
     }
+}
+
+#[test]
+fn svd_of_what_is_neither_tall_nor_wide_is_too_large() {
+    let [far, _] = far_and_near();
+    for shape in [[97, 97], [99, 97], [97, 200]] {
+        let a = values(&far, DType::F32, &shape, 5, Layout::Plain);
+        let op = Op::from(Svd { full: false });
+        let error = eager::run_all(
+            &far.engine,
+            &op,
+            std::slice::from_ref(&a),
+            &op.factors(&a.view().ty()).unwrap(),
+            Compile::Allowed,
+        );
+        assert!(matches!(error, Err(Error::TooLarge { .. })), "svd of {shape:?}");
+    }
+}
+
+impl On {
+    fn factors(&self, op: impl Into<Op>, operands: &[&Tensor], outs: &[Type]) -> Vec<Tensor> {
+        let (op, operands): (Op, Vec<Tensor>) = (op.into(), operands.iter().map(|&t| t.clone()).collect());
+        let results = eager::run_all(&self.engine, &op, &operands, outs, Compile::Allowed);
+        results.unwrap_or_else(|e| panic!("{op:?}: {e}")).into_iter().collect()
+    }
+
+    /// Element (i, j) is the smaller of i and j, and one more: the product of a triangle of ones and its transpose. Rows
+    /// may be in reverse order.
+    fn smaller(&self, n: u64, columns: u64, reversed: bool) -> Tensor {
+        self.made(&[], |b, _| {
+            let [row, column] = [0, 1].map(|axis| b.iota(DType::F32, &[n, columns], Some(axis)));
+            let row = if reversed { b.subtract((n - 1) as f64, row) } else { row };
+            // Of fewer columns, the first and the last.
+            let step = if columns == n { 1 } else { n - 1 };
+            b.add(b.min(row, b.multiply(column, step as f64)), 1.0)
+        })
+    }
+
+    /// How many elements of a matrix are 1 where something holds of row and column, and 0 elsewhere.
+    fn marked(&self, a: &Tensor, holds: impl Fn(&Builder, Operand, Operand) -> Operand) -> u64 {
+        self.count(&[a], |b, t| {
+            let [row, column] = [0, 1].map(|axis| b.iota(DType::F32, &a.view().shape, Some(axis)));
+            b.equal(t[0], b.as_type(holds(b, row, column), DType::F32))
+        })
+    }
+
+    /// Factors whose elements are all whole numbers.
+    fn one_matrix(&self, n: u64) {
+        let ty = Type::new(DType::F32, &[n, n]);
+        let vectors = Type::new(DType::F32, &[n, 2]);
+        let a = self.smaller(n, n, false);
+        let l = self.factors(Linalg::Cholesky, &[&a], std::slice::from_ref(&ty)).remove(0);
+        let lower = |b: &Builder, row: Operand, column: Operand| b.less_equal(column, row);
+        assert_eq!(self.marked(&l, lower), n * n, "cholesky of {n}");
+        let right = self.made(&[], |b, _| b.add(b.iota(DType::F32, &[n, 2], Some(0)), 1.0));
+        let op = Linalg::TriangularSolve { lower: true, left_side: true, transform: Transform::None };
+        let x = self.factors(op, &[&l, &right], std::slice::from_ref(&vectors)).remove(0);
+        assert_eq!(self.count(&[&x], |b, t| b.equal(t[0], 1.0)), 2 * n, "triangular_solve of {n}");
+        drop(l);
+        let factors = self.factors(Linalg::Lu, &[&a], &[ty.clone(), ty.clone(), ty.clone()]);
+        assert_eq!(self.marked(&factors[0], |b, row, column| b.equal(row, column)), n * n, "p of {n}");
+        assert_eq!(self.marked(&factors[1], lower), n * n, "l of {n}");
+        assert_eq!(self.marked(&factors[2], |b, row, column| b.less_equal(row, column)), n * n, "u of {n}");
+        drop((a, factors));
+        // Columns exchange rows.
+        let a = self.smaller(n, n, true);
+        let outs = [vectors, Type::new(DType::U8, &[])];
+        let solved = self.factors(Linalg::Solve, &[&a, &self.smaller(n, 2, true)], &outs);
+        let unit = |b: &Builder, row, column| b.equal(row, b.multiply(column, (n - 1) as f64));
+        assert_eq!(self.marked(&solved[0], unit), 2 * n, "solve of {n}");
+        assert_eq!(self.number(&solved[1]), 1, "solve of {n}");
+        let determinant = self.factors(Linalg::Determinant, &[&a], &[Type::new(DType::F32, &[])]).remove(0);
+        assert_eq!(self.number(&determinant), if n % 4 < 2 { 1 } else { -1 }, "determinant of {n}");
+    }
+
+    fn product(&self, a: &Tensor, b: &Tensor, contract: [usize; 2], shape: &[u64]) -> Tensor {
+        let [contract_a, contract_b] = contract.map(|axis| smallvec![axis]);
+        let op = Op::Dot { contract_a, batch_a: smallvec![], contract_b, batch_b: smallvec![] };
+        self.op(&op, &[a, b], &Type::new(DType::F32, shape))
+    }
+
+    /// Orthonormal columns.
+    fn are_orthonormal(&self, q: &Tensor, within: f64) {
+        let n = q.view().shape[1];
+        let squares = self.product(q, q, [0, 0], &[n, n]);
+        let near = self.count(&[&squares], |b, t| {
+            let off = b.subtract(t[0], b.eye(DType::F32, &[n, n]));
+            b.less(b.abs(off), within)
+        });
+        assert_eq!(near, n * n, "orthonormal columns of {:?}", q.view().shape);
+    }
+
+    fn tall(&self, rows: u64) {
+        let shape = [rows, 8];
+        let a = self.pattern(DType::F32, &shape);
+        let outs = Op::from(Qr { complete: false }).factors(&a.view().ty()).unwrap();
+        let factors = self.factors(Qr { complete: false }, &[&a], &outs);
+        self.are_orthonormal(&factors[0], 1e-3);
+        let product = self.product(&factors[0], &factors[1], [1, 0], &shape);
+        let near = self.count(&[&a, &product], |b, t| b.less(b.abs(b.subtract(t[0], t[1])), 0.1));
+        assert_eq!(near, 8 * rows, "qr of {rows} rows");
+    }
+
+    /// Of the matrix of [`On::smaller`], whose eigenvalues are known.
+    fn eigenvectors(&self, n: u64) {
+        let outs = Op::from(Eigh).factors(&Type::new(DType::F32, &[n, n])).unwrap();
+        let results = self.factors(Eigh, &[&self.smaller(n, n, false)], &outs);
+        let values = results[0].to_vec::<f32>(&self.engine).unwrap();
+        for (k, value) in values.iter().enumerate() {
+            let angle = (2 * k + 1) as f64 / (2 * n + 1) as f64 * std::f64::consts::PI;
+            let exact = 0.5 / (1.0 - angle.cos());
+            let off = (f64::from(*value) - exact).abs() / f64::from(values[0]);
+            assert!(off < 1e-5, "eigenvalue {k} of {n}: {value}, not {exact}");
+        }
+        self.are_orthonormal(&results[1], 1e-3);
+    }
+}
+
+#[test]
+fn factors_that_are_known_are_found_beyond_a_launch() {
+    let on = On::new(Reach::of_bytes(LITTLE));
+    on.one_matrix(97);
+    on.tall(1501);
+    on.eigenvectors(97);
+    common::assert_valid(&on.engine);
+}
+
+#[test]
+#[ignore = "needs a GPU with 80 GB"]
+fn gigabytes_of_one_matrix_are_factorized() {
+    On::new(Reach::default()).one_matrix(46_500);
+}
+
+#[test]
+#[ignore = "needs a GPU with 80 GB"]
+fn gigabytes_of_a_tall_matrix_are_factorized() {
+    On::new(Reach::default()).tall(270_000_000);
+}
+
+#[test]
+#[ignore = "needs a GPU with 80 GB"]
+fn gigabytes_have_eigenvectors() {
+    On::new(Reach::default()).eigenvectors(46_500);
 }
