@@ -49,7 +49,8 @@ defmodule Nx.Vulkan.RandomTest do
 
     assert launches(&Nx.Random.split(&1, parts: 2), [key]) == 1
     assert launches(&Nx.Random.split(&1, parts: 20_000), [key]) == 1
-    assert launches(&Nx.Random.fold_in(&1, 7), [key]) <= 2
+    assert launches(&Nx.Random.fold_in(&1, 7), [key]) == 1
+    assert launches(&Nx.Random.fold_in(&1, &2), [key, Nx.iota({100})]) == 1
     assert launches(&Nx.Random.uniform_split(&1, 0.0, 1.0, shape: {256, 512}), [key]) == 1
     assert launches(&Nx.Random.normal_split(&1, 0.0, 1.0, shape: {256, 512}), [key]) == 1
     assert launches(&Nx.Random.randint_split(&1, 0, 9, shape: {256, 512}), [key]) == 1
@@ -81,13 +82,32 @@ defmodule Nx.Vulkan.RandomTest do
     assert launches(&Nx.Random.uniform_split(&1, 0.0, 1.0, shape: {256, 512}, type: :f64), [key]) == 1
   end
 
+  test "draws from several keys take as many launches as from one" do
+    keys = Nx.vectorize(Nx.tensor([[1, 2], [3, 4], [5, 6]], type: :u32), :keys)
+
+    for shape <- [{256, 512}, {33}] do
+      assert launches(&Nx.Random.uniform_split(&1, 0.0, 1.0, shape: shape), [keys]) == 1
+      assert launches(&Nx.Random.uniform_split(&1, 0.0, 1.0, shape: shape, type: :f64), [keys]) == 1
+      assert launches(&Nx.Random.normal_split(&1, 0.0, 1.0, shape: shape), [keys]) == 1
+      assert launches(&Nx.Random.randint_split(&1, 0, 9, shape: shape), [keys]) == 1
+      assert launches(&elem(Nx.Random.normal(&1, shape: shape), 0), [keys]) == 2
+      assert launches(&Nx.Random.gumbel(&1, shape: shape), [keys]) == 2
+      assert launches(&Nx.Random.randint(&1, 0, 9, shape: shape), [keys]) == 2
+    end
+
+    assert launches(&Nx.Random.split(&1, parts: 3), [keys]) == 1
+    assert launches(&Nx.Random.fold_in(&1, 7), [keys]) == 1
+  end
+
   test "shuffles, choices and vectors take few launches" do
     key = Nx.Random.key(42)
     {mean, covariance} = {Nx.tensor([1.0, 2.0]), Nx.tensor([[2.0, 0.3], [0.3, 1.0]])}
 
-    assert launches(&Nx.Random.shuffle(&1, Nx.iota({1000})), [key]) <= 7
-    assert launches(&Nx.Random.choice(&1, Nx.iota({1000}), samples: 100), [key]) <= 4
-    assert launches(&Nx.Random.choice(&1, Nx.iota({1000}), samples: 100, replace: false), [key]) <= 8
+    iota = Nx.iota({1000})
+    assert launches(&Nx.Random.shuffle(&1, &2), [key, iota]) == 4
+    assert launches(&Nx.Random.shuffle(&1, &2, independent: true), [key, iota]) == 4
+    assert launches(&Nx.Random.choice(&1, &2, samples: 100), [key, iota]) == 3
+    assert launches(&Nx.Random.choice(&1, &2, samples: 100, replace: false), [key, iota]) == 4
     assert launches(&Nx.Random.multivariate_normal(&1, mean, covariance, shape: {1000}), [key]) <= 8
   end
 
@@ -98,6 +118,7 @@ defmodule Nx.Vulkan.RandomTest do
           &Nx.Random.split(&1, parts: 5),
           &Nx.Random.split(&1, parts: 4000),
           &Nx.Random.fold_in(&1, 99),
+          &Nx.Random.fold_in(&1, Nx.iota({3, 5}, type: :s64)),
           &Nx.Random.randint_split(&1, 0, 100, shape: {33, 31}, type: :s64),
           &Nx.Random.randint_split(&1, 0, 100, shape: {64, 50}),
           &Nx.Random.uniform_split(&1, 0.0, 1.0, shape: {33, 31}),
@@ -124,6 +145,28 @@ defmodule Nx.Vulkan.RandomTest do
 
     for shape <- [{4}, {33}, {16, 31}] do
       assert_same(&Nx.Random.normal_split(&1, 0.0, 1.0, shape: shape), keys)
+      assert_same(&Nx.Random.uniform_split(&1, 0.0, 1.0, shape: shape, type: :f64), keys)
+      assert_same(&Nx.Random.randint(&1, 0, 100, shape: shape), keys)
+      assert_same(&Nx.Random.uniform(&1, shape: shape), keys)
+    end
+
+    assert_same(&Nx.Random.split(&1, parts: 3), keys)
+    assert_same(&Nx.Random.fold_in(&1, 99), keys)
+  end
+
+  test "shuffles and choices have the elements that the host has" do
+    key = Nx.Random.key(7)
+
+    for fun <- [
+          &Nx.Random.shuffle(&1, Nx.iota({100, 3})),
+          &Nx.Random.shuffle(&1, Nx.iota({3, 100}), axis: 1),
+          &Nx.Random.shuffle(&1, Nx.iota({10, 10}), axis: 1, independent: true),
+          &Nx.Random.shuffle(&1, Nx.iota({5})),
+          &Nx.Random.choice(&1, Nx.iota({1000}), samples: 100),
+          &Nx.Random.choice(&1, Nx.iota({1000}), samples: 100, replace: false),
+          &Nx.Random.choice(&1, Nx.iota({30, 20}), samples: 7, replace: false, axis: 1)
+        ] do
+      assert_same(fun, key)
     end
   end
 

@@ -9,7 +9,7 @@ use nx_vulkan_ir::{DType, Type, Value};
 use crate::passes::target;
 
 /// A number from 0 to 1 of each word, as `Nx.Random.uniform` makes it.
-fn uniform(b: &Builder, words: Operand, dtype: DType) -> Operand {
+pub fn uniform(b: &Builder, words: Operand, dtype: DType) -> Operand {
     let mantissa = match dtype {
         DType::F16 => 10,
         DType::Bf16 => 7,

@@ -6,6 +6,7 @@ mod damaged;
 mod known_comparisons;
 mod labels;
 mod passes;
+mod random;
 mod recompute;
 #[path = "../../../nx_vulkan_engine/tests/common/recordings.rs"]
 mod recordings;

@@ -1,8 +1,10 @@
 //! Computes ahead with constants, and comparisons that ranges answer, where the device would give the same bits, and
 //! makes one view of several.
 
-use super::known_comparisons;
+use smallvec::smallvec;
+
 use super::rewrite::Rewriter;
+use super::{known_comparisons, takes_of_counters};
 use crate::program::attribute::Scalar;
 use crate::program::fused::is_view;
 use crate::program::index_map::{self, IndexMap};
@@ -15,20 +17,39 @@ pub fn run(program: &Program) -> Result<Program> {
     for old in &program.instructions {
         let mut instruction = Instruction { operands: new.operands(old)?, ..old.clone() };
         known_starts(&new, &mut instruction)?;
+        if let Some(taken) = takes_of_counters::taken(&mut new, &instruction)? {
+            new.moved(taken);
+            continue;
+        }
         match replacement(&new, &instruction)? {
-            Some(Replacement::Same(operand)) => new.moved(operand),
-            Some(Replacement::Constant(value)) => {
-                let made = new.push_one(Op::Constant(value), &[], &instruction.outs[0]);
-                new.moved(made);
-            }
-            Some(Replacement::Ops(ops, operand)) => {
-                let made = ops.iter().fold(operand, |operand, (op, out)| new.push_one(op.clone(), &[operand], out));
+            Some(replacement) => {
+                let made = made(&mut new, replacement, &instruction.outs[0])?;
                 new.moved(made);
             }
             None => new.replace(instruction),
         }
     }
     new.finish(program)
+}
+
+/// Adds an instruction of one result, or what takes its place.
+pub(super) fn put(new: &mut Rewriter, op: Op, operands: &[Operand], out: &Type) -> Result<Operand> {
+    let instruction = Instruction { op, operands: operands.into(), outs: smallvec![out.clone()] };
+    match replacement(new, &instruction)? {
+        Some(replacement) => made(new, replacement, out),
+        None => Ok(new.push(instruction)),
+    }
+}
+
+/// What takes the place of an instruction, each of the ops in it replaced in its turn.
+fn made(new: &mut Rewriter, by: Replacement, out: &Type) -> Result<Operand> {
+    match by {
+        Replacement::Same(operand) => Ok(operand),
+        Replacement::Constant(value) => Ok(new.push_one(Op::Constant(value), &[], out)),
+        Replacement::Ops(ops, operand) => {
+            ops.into_iter().try_fold(operand, |operand, (op, out)| put(new, op, &[operand], &out))
+        }
+    }
 }
 
 /// Makes attributes of starts that are constants, which the host would read from the device.
@@ -92,11 +113,7 @@ fn replacement(new: &Rewriter, instruction: &Instruction) -> Result<Option<Repla
         return Ok(Some(Replacement::Same(operand)));
     }
     if let Some((ops, part)) = of_part(new, &instruction.op, operand, out)? {
-        return Ok(Some(match (new.constant(part), &ops[..]) {
-            (Some(value), _) => Replacement::Constant(value),
-            (None, [(op, _)]) if is_identity(op, new.ty(part)?, out) => Replacement::Same(part),
-            (None, _) => Replacement::Ops(ops, part),
-        }));
+        return Ok(Some(Replacement::Ops(ops, part)));
     }
     if let Some(Instruction { op: Op::AsType, operands, .. }) = new.maker(operand)
         && let &[source] = operands.as_slice()
@@ -129,84 +146,45 @@ fn replacement(new: &Rewriter, instruction: &Instruction) -> Result<Option<Repla
 /// Ops on an operand, one on the result of the other, with their types.
 type Ops = (Vec<(Op, Type)>, Operand);
 
-/// What a slice shows of a concatenation, if that is of one part, as ops on that.
+/// What a slice shows of parts side by side, perhaps by way of a reshape, if that is of one part: ops on that.
 fn of_part(new: &Rewriter, op: &Op, operand: Operand, out: &Type) -> Result<Option<Ops>> {
-    let found = match within_part(new, op, operand, out)? {
-        Some((op, part)) => Some((vec![(op, out.clone())], part)),
-        None => within_rows(new, op, operand, out)?,
-    };
-    // Parts of other types are cast.
-    Ok(found.filter(|(_, part)| new.ty(*part).is_ok_and(|ty| ty.dtype == out.dtype)))
-}
-
-/// What a slice shows of a concatenation, if that is of one part: an op on that. A part of which rows of a reshape are
-/// all is shown whole.
-fn within_part(new: &Rewriter, op: &Op, operand: Operand, out: &Type) -> Result<Option<(Op, Operand)>> {
     let Op::Slice { starts, strides, lengths } = op else { return Ok(None) };
-    let (Some(inner), shape) = (new.maker(operand), &new.ty(operand)?.shape) else { return Ok(None) };
-    let start = |axis: usize| starts[axis].map(|start| (start.max(0) as u64).min(shape[axis] - lengths[axis]));
-    if let Op::Concatenate { axis } = inner.op {
-        let Some(mut start) = start(axis) else { return Ok(None) };
-        for &part in &inner.operands {
-            let size = new.ty(part)?.shape[axis];
-            if start + lengths[axis] <= size {
-                let mut starts = starts.clone();
-                starts[axis] = Some(start as i64);
-                return Ok(Some((Op::Slice { starts, strides: strides.clone(), lengths: lengths.clone() }, part)));
-            }
-            let Some(behind) = start.checked_sub(size) else { return Ok(None) };
-            start = behind;
-        }
-        return Ok(None);
-    }
-    let is_whole = |axis: usize| strides[axis] == 1 && (axis == 0 || lengths[axis] == shape[axis]);
-    let (Op::Reshape | Op::Squeeze, Some(Instruction { op: Op::Concatenate { axis: 0 }, operands, .. })) =
-        (&inner.op, inner.operands.first().and_then(|&source| new.maker(source)))
+    let is_reshape = |inner: &&Instruction| matches!(inner.op, Op::Reshape | Op::Squeeze);
+    let joined = match new.maker(operand).filter(is_reshape) {
+        Some(reshape) => reshape.operands[0],
+        None => operand,
+    };
+    let Some(Instruction { op: Op::Concatenate { axis } | Op::Stack { axis }, operands, .. }) = new.maker(joined)
     else {
         return Ok(None);
     };
-    if shape.is_empty() || !(0..shape.len()).all(is_whole) {
-        return Ok(None);
-    }
-    let Some(mut before) = start(0).map(|start| start * shape[1..].iter().product::<u64>()) else { return Ok(None) };
-    for &part in operands {
-        let elements = new.ty(part)?.elements();
-        if before == 0 && elements == out.elements() {
-            return Ok(Some((Op::Reshape, part)));
-        }
-        let Some(behind) = before.checked_sub(elements) else { return Ok(None) };
-        before = behind;
-    }
-    Ok(None)
-}
-
-/// The same for a slice of a reshape, if all its rows are of one part and that has whole rows.
-fn within_rows(new: &Rewriter, op: &Op, operand: Operand, out: &Type) -> Result<Option<Ops>> {
-    let Op::Slice { starts, strides, lengths } = op else { return Ok(None) };
-    let ty = new.ty(operand)?;
-    let reshape = new.maker(operand).filter(|inner| matches!(inner.op, Op::Reshape | Op::Squeeze));
-    let source = reshape.and_then(|inner| inner.operands.first().and_then(|&source| new.maker(source)));
-    let Some(Instruction { op: Op::Concatenate { axis: 0 }, operands, .. }) = source else { return Ok(None) };
-    let (Some(Some(start)), Some(&length), Some(&size)) = (starts.first(), lengths.first(), ty.shape.first()) else {
+    // There are so many lines one behind the other, each with its elements of all parts. The axis along which the slice
+    // sees the parts counts rows of a line.
+    let shape = &new.ty(operand)?.shape;
+    let lines: u64 = new.ty(joined)?.shape[..*axis].iter().product();
+    let Some(along) = (0..shape.len()).rev().find(|&along| shape[..along].iter().product::<u64>() == lines) else {
         return Ok(None);
     };
-    let mut start = ((*start).max(0) as u64).min(size - length);
-    let row: u64 = ty.shape[1..].iter().product();
+    let (row, length): (u64, u64) = (shape[along + 1..].iter().product(), lengths[along]);
+    let Some(start) = starts[along].filter(|_| lines * row > 0) else { return Ok(None) };
+    let mut before = (start.max(0) as u64).min(shape[along] - length) * row;
     for &part in operands {
-        let elements = new.ty(part)?.elements();
-        if row == 0 || elements % row != 0 {
-            return Ok(None);
+        let ty = new.ty(part)?;
+        let elements = ty.elements() / lines;
+        if let Some(behind) = before.checked_sub(elements) {
+            before = behind;
+            continue;
         }
-        let count = elements / row;
-        if start + length <= count {
-            let mut rows = ty.clone();
-            rows.shape[0] = count;
-            let starts = std::iter::once(Some(start as i64)).chain(starts[1..].iter().copied()).collect();
-            let slice = Op::Slice { starts, strides: strides.clone(), lengths: lengths.clone() };
-            return Ok(Some((vec![(Op::Reshape, rows), (slice, out.clone())], part)));
+        // Parts of other types are cast.
+        let is_of_rows = before.is_multiple_of(row) && elements.is_multiple_of(row);
+        if !is_of_rows || before + length * row > elements || ty.dtype != out.dtype {
+            break;
         }
-        let Some(behind) = start.checked_sub(count) else { return Ok(None) };
-        start = behind;
+        let (mut rows, mut starts) = (Type::new(ty.dtype, shape), starts.clone());
+        rows.shape[along] = elements / row;
+        starts[along] = Some((before / row) as i64);
+        let slice = Op::Slice { starts, strides: strides.clone(), lengths: lengths.clone() };
+        return Ok(Some((vec![(Op::Reshape, rows), (slice, out.clone())], part)));
     }
     Ok(None)
 }

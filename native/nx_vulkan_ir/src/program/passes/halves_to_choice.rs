@@ -18,7 +18,7 @@ pub fn run(program: &Program) -> Result<Program> {
         let are_together = |old| !sliced.contains(&at) && together(program, old, &type_of, &maker);
         let instruction = Instruction { operands: new.operands(old)?, ..old.clone() };
         match (&instruction.op, &instruction.operands[..]) {
-            (&Op::Concatenate { axis }, &[a, b]) if are_together(old) => {
+            (&(Op::Concatenate { axis } | Op::Stack { axis }), &[a, b]) if are_together(old) => {
                 let half = new.ty(a)?.clone();
                 let mut both = half.clone();
                 both.shape.insert(axis, 2);

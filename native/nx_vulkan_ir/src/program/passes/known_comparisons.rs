@@ -5,6 +5,7 @@ use smallvec::SmallVec;
 
 use super::rewrite::Rewriter;
 use crate::program::fused::is_view;
+use crate::program::ops::order::{Argsort, Order};
 use crate::program::ranges::{Range, below, is_known, range_of, range_of_step, range_of_type};
 use crate::program::{Binary, Elementwise, Instruction, Op, Operand};
 use crate::value::Value;
@@ -90,6 +91,9 @@ fn range_of_result(new: &Rewriter, instruction: &Instruction, left: &mut usize) 
         // Counters of few bits wrap, and such have no ends.
         let end = |i: u64| if dtype.is_integer() { Value::Int(i.into()) } else { Value::Int(i.into()).cast(*dtype) };
         return Ok(range_of(&[0, length.saturating_sub(1)].map(end), *dtype));
+    }
+    if let (&Op::Order(Order::Argsort(Argsort { axis, .. })), true) = (op, dtype.is_integer()) {
+        return Ok(range_of(&[0, shape[axis].saturating_sub(1)].map(|i| Value::Int(i.into())), *dtype));
     }
     if is_view(op) {
         return operands.first().map_or(Ok(None), |&from| range(new, from, left));

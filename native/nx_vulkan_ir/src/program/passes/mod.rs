@@ -27,6 +27,7 @@ mod slices_last;
 mod slices_to_concatenation;
 mod small_products;
 mod take_first;
+mod takes_of_counters;
 mod takes_to_reductions;
 mod target;
 mod transpose_products;

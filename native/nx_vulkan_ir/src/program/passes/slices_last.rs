@@ -1,5 +1,6 @@
-//! Moves the slice that drops an odd last one of random bits behind the steps that follow it. What draws them counts in
-//! pairs, of which no kernel leaves one out; behind the steps, the slice shows memory without its last element.
+//! Moves the slice that drops an odd last one of random bits, of each key if there are several, behind the steps that
+//! follow it. What draws them counts in pairs, of which no kernel leaves one out; behind the steps, the slice shows
+//! memory without the last element of a line.
 
 use std::collections::HashMap;
 
@@ -7,12 +8,13 @@ use super::halves_to_choice::together;
 use super::rewrite::Rewriter;
 use crate::program::ops::keeps_bits;
 use crate::program::{Instruction, Op, Operand, Program};
+use crate::shape::Dims;
 use crate::{Result, Type};
 
 pub fn run(program: &Program) -> Result<Program> {
     let mut new = Rewriter::new(program);
     let (type_of, maker) = (program.types(), program.makers());
-    // Of old results, what they are a slice of in the new program, as a line.
+    // Of old results, what they are a slice of in the new program, as lines.
     let mut whole: HashMap<Operand, (Op, Operand)> = HashMap::new();
     let mut result = 0;
     for old in &program.instructions {
@@ -25,10 +27,8 @@ pub fn run(program: &Program) -> Result<Program> {
             continue;
         };
         match (&old.op, known) {
-            (Op::Slice { starts, strides, .. }, _)
-                if starts[..] == [Some(0)]
-                    && strides[..] == [1]
-                    && type_of(first).is_some_and(|from| from.elements() == out.elements() + 1)
+            (op, _)
+                if type_of(first).is_some_and(|from| leaves_last(op, from, out))
                     && maker(first)
                         .is_some_and(|at| together(program, &program.instructions[at], &type_of, &maker)) =>
             {
@@ -46,12 +46,12 @@ pub fn run(program: &Program) -> Result<Program> {
                     None => single(program, operand, &type_of, &maker)
                         .map(|found| scalar(program, &mut new, found, &type_of, &maker)),
                 });
-                if let Some(args) = args.collect::<Option<Result<Vec<Operand>>>>() {
-                    let args = args?;
-                    let line = args.iter().filter_map(|&arg| new.ty(arg).ok()).find(|ty| !ty.shape.is_empty());
-                    let line = Type::new(out.dtype, &line.map_or_else(Default::default, |ty| ty.shape.clone()));
-                    let all = new.push_one(op.clone(), &args, &line);
-                    let part = new.push_one(slice.clone(), &[all], &Type::new(out.dtype, &[out.elements()]));
+                let args = args.collect::<Option<Result<Vec<Operand>>>>().transpose()?;
+                if let Some((shape, args)) = args.and_then(|args| Some((lines(&new, &args)?, args))) {
+                    let mut part = Type::new(out.dtype, &shape);
+                    let all = new.push_one(op.clone(), &args, &part);
+                    part.shape.last_mut().into_iter().for_each(|size| *size -= 1);
+                    let part = new.push_one(slice.clone(), &[all], &part);
                     let part = new.push_one(Op::Reshape, &[part], out);
                     new.moved(part);
                     whole.insert(at, (slice, all));
@@ -63,6 +63,23 @@ pub fn run(program: &Program) -> Result<Program> {
         new.replace(instruction);
     }
     new.finish(program)
+}
+
+/// Whether an op leaves out the last element of each line, and nothing else.
+fn leaves_last(op: &Op, from: &Type, out: &Type) -> bool {
+    let Op::Slice { starts, strides, .. } = op else { return false };
+    let Some((left, lines)) = out.shape.split_last() else { return false };
+    starts.iter().all(|&start| start == Some(0))
+        && strides.iter().all(|&stride| stride == 1)
+        && from.shape.split_last() == Some((&(left + 1), lines))
+}
+
+/// The shape of all operands that have axes, if they are alike.
+fn lines(new: &Rewriter, operands: &[Operand]) -> Option<Dims> {
+    let mut shapes =
+        operands.iter().filter_map(|&operand| Some(&new.ty(operand).ok()?.shape)).filter(|s| !s.is_empty());
+    let first = shapes.next()?;
+    shapes.all(|shape| shape == first).then(|| first.clone())
 }
 
 /// Whether an instruction computes each element of its result from one of each operand.

@@ -1,10 +1,10 @@
 //! Takes elements from what a result is computed from, and not from the result, where only these are read: of the
-//! logarithms of a row of probabilities that of the label's alone.
+//! logarithms of a row of probabilities that of the label's alone. Of taken elements those alone that a slice shows.
 
 use std::collections::HashMap;
 
 use super::rewrite::{Rewriter, readers};
-use crate::program::ops::index::{Indexing, TakeAlongAxis};
+use crate::program::ops::index::{Indexing, Take, TakeAlongAxis};
 use crate::program::{Instruction, Op, Operand, Program};
 use crate::{Result, Type};
 
@@ -24,6 +24,7 @@ pub fn run(program: &Program) -> Result<Program> {
                 let mut taking = Taking { axis, indices: new.operand(indices)?, from: a, shape: out, known };
                 takes.taken(&mut new, a, &mut taking)?
             }
+            (Op::Slice { .. }, &[a], _) if takes.only_reader(a) == Some(at) => takes.sliced(&mut new, old)?,
             _ => None,
         };
         match taken {
@@ -68,6 +69,34 @@ impl<'a, T: Fn(Operand) -> Option<&'a Type>, M: Fn(Operand) -> Option<usize>> Ta
         };
         let reads = |&at: &usize| self.program.instructions.get(at).is_some_and(|reader| is_light(&reader.op));
         self.readers.get(&operand).is_some_and(|readers| readers.iter().all(reads))
+    }
+
+    /// What a slice shows of taken elements, taken by a slice of their indices. `None` where these are not all that it
+    /// is a slice of.
+    fn sliced(&self, new: &mut Rewriter, slice: &Instruction) -> Result<Option<Operand>> {
+        let Op::Slice { starts, strides, lengths } = &slice.op else { return Ok(None) };
+        let maker = (self.maker)(slice.operands[0]).map(|at| &self.program.instructions[at]);
+        let Some(Instruction { op, operands, outs }) = maker else { return Ok(None) };
+        let Some(ty) = operands.get(1).and_then(|&indices| (self.type_of)(indices)) else { return Ok(None) };
+        // The axes of the result which are some of the indices, and the first of those.
+        let (along, first) = match *op {
+            Op::Indexing(Indexing::Take(Take { axis })) => (axis..axis + ty.shape.len(), axis),
+            Op::Indexing(Indexing::TakeAlongAxis(TakeAlongAxis { axis })) => (axis..axis + 1, 0),
+            _ => return Ok(None),
+        };
+        let (result, shown) = (&outs[0].shape, &slice.outs[0]);
+        if (0..result.len()).any(|axis| result[axis] != shown.shape[axis] && !along.contains(&axis)) {
+            return Ok(None);
+        }
+        let own = first..first + ty.shape.len();
+        let part = Op::Slice {
+            starts: starts[own.clone()].into(),
+            strides: strides[own.clone()].into(),
+            lengths: lengths[own.clone()].into(),
+        };
+        let [a, indices] = [new.operand(operands[0])?, new.operand(operands[1])?];
+        let indices = new.push_one(part, &[indices], &Type::new(ty.dtype, &shown.shape[own]));
+        Ok(Some(new.push_one(op.clone(), &[a, indices], shown)))
     }
 
     /// The elements taken of an operand; `None` where nothing is won, or an operand can't be taken from.

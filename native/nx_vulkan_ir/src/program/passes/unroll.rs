@@ -1,6 +1,6 @@
-//! Writes the iterations of loops one after the other where their number is known and what they do is elementwise. It
-//! then becomes kernels together with what is around the loop, the counter is a number in each iteration, and so is
-//! what it picks from numbers.
+//! Writes the iterations of loops one after the other where their number is known and what they do is elementwise, or
+//! there is one at most. It then becomes kernels together with what is around the loop, the counter is a number in each
+//! iteration, and so is what it picks from numbers.
 
 use smallvec::SmallVec;
 
@@ -32,6 +32,15 @@ pub fn run(program: &Program, target: &Target) -> Result<Program> {
             continue;
         }
         match &mut instruction.op {
+            // What runs once at most is no loop.
+            Op::While(op) if op.known_trips().is_some_and(|trips| trips <= 1) && !is_small(op, target) => {
+                let states = match op.known_trips() {
+                    Some(1) => new.append(&run(&op.body, target)?, &instruction.operands),
+                    _ => instruction.operands.to_vec(),
+                };
+                states.into_iter().take(instruction.outs.len()).for_each(|state| new.moved(state));
+                continue;
+            }
             Op::While(op) if !is_small(op, target) => {
                 op.condition = run(&op.condition, target)?;
                 op.body = run(&op.body, target)?;
