@@ -75,6 +75,17 @@ defmodule Nx.Vulkan.RandomTest do
     assert program.inputs == [[:u32, [2]]]
   end
 
+  test "numbers of two words, and such of two blocks, are one kernel" do
+    key = Nx.Random.key(42)
+
+    for shape <- [{256, 512}, {33, 31}] do
+      assert launches(&Nx.Random.randint_split(&1, 0, 9, shape: shape, type: :s64), [key]) == 1
+      assert launches(&Nx.Random.uniform_split(&1, 0.0, 1.0, shape: shape, type: :f64), [key]) == 1
+      assert launches(&Nx.Random.uniform_split(&1, 0.0, 1.0, shape: shape, type: :c64), [key]) == 2
+      assert launches(&Nx.Random.normal_split(&1, 0.0, 1.0, shape: shape, type: :c64), [key]) == 2
+    end
+  end
+
   test "keys that are split on the way take a launch" do
     key = Nx.Random.key(42)
     assert launches(&elem(Nx.Random.gumbel(&1, shape: {256, 512}), 0), [key]) == 2
@@ -128,6 +139,8 @@ defmodule Nx.Vulkan.RandomTest do
           &Nx.Random.normal_split(&1, 1.0, 2.0, shape: {33, 31}),
           &Nx.Random.uniform_split(&1, 0.0, 1.0, shape: {33, 31}, type: :f64),
           &Nx.Random.uniform_split(&1, 0.0, 1.0, shape: {33, 31}, type: :c64),
+          &Nx.Random.uniform_split(&1, -1.0, 1.0, shape: {64, 50}, type: :c64),
+          &Nx.Random.randint_split(&1, -3, 100, shape: {64, 50}, type: :u64),
           &Nx.Random.gumbel_split(&1, shape: {33, 31}),
           &Nx.Random.gumbel_split(&1, shape: {1}),
           &Nx.Random.uniform_split(&1, 0.0, 1.0, shape: {3}),
@@ -146,7 +159,9 @@ defmodule Nx.Vulkan.RandomTest do
     for shape <- [{4}, {33}, {16, 31}] do
       assert_same(&Nx.Random.normal_split(&1, 0.0, 1.0, shape: shape), keys)
       assert_same(&Nx.Random.uniform_split(&1, 0.0, 1.0, shape: shape, type: :f64), keys)
+      assert_same(&Nx.Random.uniform_split(&1, 0.0, 1.0, shape: shape, type: :c64), keys)
       assert_same(&Nx.Random.randint(&1, 0, 100, shape: shape), keys)
+      assert_same(&Nx.Random.randint_split(&1, 0, 100, shape: shape, type: :s64), keys)
       assert_same(&Nx.Random.uniform(&1, shape: shape), keys)
     end
 

@@ -109,7 +109,7 @@ impl Bench {
             let steps: Vec<Step> = (0..4)
                 .map(|k: u8| Step {
                     op: Elementwise::Unary(op),
-                    args: [if k == 0 { Ref::Input(0) } else { Ref::Result(k - 1) }].into_iter().collect(),
+                    args: [if k == 0 { Ref::Input(0) } else { Ref::Result(u16::from(k) - 1) }].into_iter().collect(),
                     out: DType::F32,
                 })
                 .collect();
@@ -136,7 +136,7 @@ impl Bench {
                 &x.view().shape,
                 &inputs,
                 steps.iter().cloned().collect(),
-                &[(Ref::Result(steps.len() as u8 - 1), output)],
+                &[(Ref::Result(steps.len() as u16 - 1), output)],
                 Shapes::Any,
                 Compile::Allowed,
             )?;

@@ -58,12 +58,9 @@ pub fn put(call: &Call<'_>, found: &Put) -> Result<Option<Tensor>> {
         ];
         for (op, other, out) in clamped.into_iter().chain([(binary(Binary::Add), Some(shift), DType::U32)]) {
             steps.push(Step { op, args: [place].into_iter().chain(other).collect(), out });
-            place = Ref::Result(steps.len() as u8 - 1);
+            place = Ref::Result(steps.len() as u16 - 1);
         }
         shift = place;
-    }
-    if steps.len() > usize::from(u8::MAX) {
-        return Ok(None);
     }
     // What is moved as it is keeps its bits.
     let mut element = Element::Typed(found.ty.dtype);

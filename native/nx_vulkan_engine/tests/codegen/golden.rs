@@ -233,7 +233,12 @@ fn maps() {
         inputs: layouts.iter().map(|&layout| port(DType::F32, layout)).collect(),
         steps: (1..6)
             .map(|k| {
-                binary(Binary::Add, if k == 1 { Ref::Input(0) } else { Ref::Result(k - 2) }, Ref::Input(k), DType::F32)
+                binary(
+                    Binary::Add,
+                    if k == 1 { Ref::Input(0) } else { Ref::Result(u16::from(k) - 2) },
+                    Ref::Input(k),
+                    DType::F32,
+                )
             })
             .chain([binary(
                 Binary::Multiply,

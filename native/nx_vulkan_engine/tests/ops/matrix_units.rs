@@ -668,7 +668,7 @@ fn epilogues_and_layouts_of(planes: Planes) {
         ];
         let run = |out: &Tensor, way: Option<Choice>| {
             let out = &view(out);
-            let result = Ref::Result(count as u8 - 1);
+            let result = Ref::Result(count as u16 - 1);
             let epilogue = Some(Epilogue {
                 dtype: DType::F32,
                 inputs: &inputs[..if few { 1 } else { 2 }],

@@ -420,7 +420,7 @@ struct Steps<'a> {
     place: usize,
     steps: SmallVec<[Step; 1]>,
     /// Where values of the plan are among `steps`.
-    known: Vec<(u8, Ref)>,
+    known: Vec<(u16, Ref)>,
     /// What depends on the product.
     of_product: Vec<Ref>,
 }
@@ -455,7 +455,7 @@ impl Steps<'_> {
                 let of_product = args.iter().any(|arg| self.of_product.contains(arg));
                 let out = if of_product && is_held(step.out) { DType::F32 } else { step.out };
                 self.steps.push(Step { op: step.op, args, out });
-                let at = Ref::Result(u8::try_from(self.steps.len() - 1).ok()?);
+                let at = Ref::Result(u16::try_from(self.steps.len() - 1).ok()?);
                 self.known.push((k, at));
                 if of_product {
                     self.of_product.push(at);

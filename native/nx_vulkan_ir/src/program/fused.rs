@@ -17,7 +17,8 @@ use crate::value::Value;
 use crate::{CType, DType, Type, View};
 
 /// What one kernel computes, loads and stores at most: what registers hold and drivers compile in reasonable time.
-/// Whole numbers of 32 bits count half, since nothing has to be done for their digits.
+/// Whole numbers of 32 bits count a quarter, since nothing has to be done for their digits: two blocks of random bits,
+/// of which an element of 64 bits is drawn, are one kernel.
 pub(crate) const MAX_VALUES: usize = 96;
 pub(crate) const MAX_LOADS: usize = 24;
 pub(crate) const MAX_STORES: usize = 12;
@@ -179,7 +180,7 @@ impl Plan {
         };
         body.outputs.iter().try_for_each(|&output| lowering.store(output))?;
         let plan = lowering.plan;
-        if plan.values.iter().map(|value| weight(value.dtype())).sum::<usize>() > 2 * MAX_VALUES
+        if plan.values.iter().map(|value| weight(value.dtype())).sum::<usize>() > 4 * MAX_VALUES
             || plan.loads.len() > MAX_LOADS
             || plan.stores.len() > MAX_STORES
         {
@@ -227,7 +228,7 @@ impl Plan {
         let ([store], Some((last, before))) = (&self.stores[..], self.values.split_last()) else { return None };
         let Made::Reduction { reduction, of, out, .. } = &last.made else { return None };
         let is_alone = before.iter().all(|value| matches!(value.made, Made::Step(_)))
-            && store.value == Ref::Result(before.len() as u8)
+            && store.value == Ref::Result(before.len() as u16)
             && store.ty.dtype == *out;
         let fits = !reduction.finds_place() && self.dtype(*of) != DType::C128 && matches!(of, Ref::Result(_));
         (is_alone && fits).then_some(*of)
@@ -306,7 +307,7 @@ impl Plan {
             let dies = |r: &&Ref| slot(**r).is_some_and(|at| last[at] == Some(i));
             live -= dying.iter().filter(dies).map(|&r| words(r)).sum::<u32>().min(live);
             if last[i].is_some() {
-                live += words(Ref::Result(i as u8));
+                live += words(Ref::Result(i as u16));
             }
             most = most.max(live);
         }
@@ -314,9 +315,9 @@ impl Plan {
     }
 }
 
-/// What a value of a type counts, of twice [`MAX_VALUES`].
+/// What a value of a type counts, of four times [`MAX_VALUES`].
 pub(super) fn weight(dtype: DType) -> usize {
-    if matches!(dtype, DType::U32 | DType::S32) { 1 } else { 2 }
+    if matches!(dtype, DType::U32 | DType::S32) { 1 } else { 4 }
 }
 
 /// The shape of the same elements, row by row, of which two others are reshapes that join neighbouring axes.
@@ -729,7 +730,7 @@ impl Lowering<'_> {
 }
 
 fn result_ref(index: usize) -> std::result::Result<Ref, Reason> {
-    u8::try_from(index).map(Ref::Result).map_err(|_| "too many values".to_string())
+    u16::try_from(index).map(Ref::Result).map_err(|_| "too many values".to_string())
 }
 
 /// Whether the op only says where elements are, and nothing is read to know where.

@@ -124,10 +124,12 @@ fn reached(plan: &Plan, values: &[Ref], reduced: &[usize]) -> Option<(Vec<usize>
 /// What computes some values from loads and from what was reduced.
 fn side(plan: &Plan, values: &[Ref], reduced: &[usize]) -> Option<Side> {
     let (loads, steps) = reached(plan, values, reduced)?;
-    let place = |list: &[usize], k: u8| list.iter().position(|&other| other == usize::from(k)).map(|at| at as u8);
+    let place = |list: &[usize], k: u16| list.iter().position(|&other| other == usize::from(k)).map(|at| at as u16);
     let moved = |r: Ref| match r {
-        Ref::Input(k) => place(&loads, k).map(|at| Ref::Input(at + reduced.len() as u8)),
-        Ref::Result(k) => place(reduced, k).map(Ref::Input).or_else(|| place(&steps, k).map(Ref::Result)),
+        Ref::Input(k) => place(&loads, k.into()).map(|at| Ref::Input(at as u8 + reduced.len() as u8)),
+        Ref::Result(k) => {
+            place(reduced, k).map(|at| Ref::Input(at as u8)).or_else(|| place(&steps, k).map(Ref::Result))
+        }
         other => Some(other),
     };
     let step = |&k: &usize| match &plan.values.get(k)?.made {

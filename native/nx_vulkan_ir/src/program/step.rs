@@ -11,7 +11,7 @@ pub enum Ref {
     /// An operand.
     Input(u8),
     /// The result of an earlier step.
-    Result(u8),
+    Result(u16),
     /// Index along an axis of the iteration space, a u32.
     Coordinate(u8),
     /// Row-major index, a u32.

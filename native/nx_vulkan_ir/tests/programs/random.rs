@@ -6,7 +6,7 @@ use nx_vulkan_ir::program::fused::is_view;
 use nx_vulkan_ir::program::ops::index::{Indexing, TakeAlongAxis};
 use nx_vulkan_ir::program::ops::order::{Argsort, Order};
 use nx_vulkan_ir::program::passes::{Saving, optimize};
-use nx_vulkan_ir::program::{Binary, Builder, Op, Operand, Program};
+use nx_vulkan_ir::program::{Binary, Builder, Op, Operand, Program, Unary};
 use nx_vulkan_ir::reference::{self, Array};
 use nx_vulkan_ir::{DType, Type, Value};
 
@@ -17,7 +17,7 @@ use crate::passes::target;
 fn block(b: &Builder, counters: [Operand; 2], key: [Operand; 2]) -> [Operand; 2] {
     let mut words = [b.add(counters[0], key[0]), b.add(counters[1], key[1])];
     let number = |value: i128| b.constant(DType::U32, Scalar::Int(value));
-    for turn in [13, 15, 26, 6, 17, 29, 16, 24] {
+    for turn in [13, 15, 26, 6, 17, 29, 16, 24].into_iter().cycle().take(20) {
         let sum = b.add(words[0], words[1]);
         let left = b.binary(Binary::LeftShift, words[1], number(turn));
         let right = b.binary(Binary::RightShift, words[1], number(32 - turn));
@@ -93,6 +93,31 @@ fn halves_of_what_several_keys_draw_are_the_words_of_a_block() {
     let [high, low] = [0, 1].map(|at| b.slice(drawn, &[0, at, 0], &[3, 1, 2048]));
     let sum = b.add(b.multiply(high, 7.0), low);
     check(&b.finish(&[sum]).unwrap(), 1);
+}
+
+/// Words of 64 bits, one for each of two parts of what is drawn, so that each element takes two blocks.
+#[test]
+fn numbers_of_two_blocks_are_one_kernel() {
+    let b = Builder::new();
+    let both = b.as_type(b.reshape(words(&b, keys(&b, 1), 8192), &[2, 4096]), DType::U64);
+    let row = |of, at| b.reshape(b.slice(of, &[at, 0], &[1, b.ty(of).shape[1]]), &[b.ty(of).shape[1]]);
+    let [high, low] = [row(both, 0), row(both, 1)];
+    let wide = b.binary(Binary::BitwiseOr, b.binary(Binary::LeftShift, high, 32.0), low);
+    let parts = b.reshape(wide, &[2, 2048]);
+    let sum = b.add(b.binary(Binary::Remainder, row(parts, 0), 7.0), row(parts, 1));
+    check(&b.finish(&[sum]).unwrap(), 1);
+}
+
+/// Neighbours become one complex number. No kernel can say where a pair is in the halves, so that words are stored.
+#[test]
+fn complex_numbers_are_made_of_numbers_in_the_kernel_that_turns_words_into_them() {
+    let b = Builder::new();
+    let drawn = b.reshape(words(&b, keys(&b, 1), 4096), &[32, 64, 2]);
+    let drawn = b.unary(Unary::ErfInv, uniform(&b, drawn, DType::F32));
+    let units = [Scalar::Float(1.0), Scalar::Complex(0.0, 1.0)].map(|unit| b.constant(DType::C64, unit));
+    let units = b.push(Op::Stack { axis: 0 }, &units, &Type::new(DType::C64, &[2]));
+    let complex = b.dot_axes([drawn, units], [&[2], &[0]], [&[], &[]]);
+    check(&b.finish(&[complex]).unwrap(), 2);
 }
 
 /// The number is made of two halves, of which the words are seen by way of a cast, and the block's words are stacked.

@@ -686,13 +686,13 @@ fn finish(engine: &Engine, p: &Product<'_>, parts: &[Operand<'_>], compile: Comp
             args: SmallVec::from_slice(&[whole, Ref::Input(k)]),
             out: part_dtype,
         });
-        whole = Ref::Result(k - 1);
+        whole = Ref::Result(u16::from(k) - 1);
     }
     if part_dtype != p.dtype() {
         steps.push(Step { op: Elementwise::AsType, args: SmallVec::from_slice(&[whole]), out: p.dtype() });
-        whole = Ref::Result(steps.len() as u8 - 1);
+        whole = Ref::Result(steps.len() as u16 - 1);
     }
-    let (own_inputs, own_steps) = (parts.len() as u8, steps.len() as u8);
+    let (own_inputs, own_steps) = (parts.len() as u8, steps.len() as u16);
     let moved = |r: Ref| match r {
         Ref::Input(0) => whole,
         Ref::Input(k) => Ref::Input(own_inputs + k - 1),

@@ -172,5 +172,5 @@ fn known(steps: &mut SmallVec<[Step; 1]>, step: Step) -> Option<Ref> {
     if known.is_none() {
         steps.push(step);
     }
-    u8::try_from(at).ok().map(Ref::Result)
+    u16::try_from(at).ok().map(Ref::Result)
 }

@@ -268,12 +268,12 @@ impl Part<'_> {
             let mut at = *index;
             if wide {
                 new.push(step(Elementwise::AsType, &[at]));
-                at = Ref::Result(new.len() as u8 - 1);
+                at = Ref::Result(new.len() as u16 - 1);
             }
             new.push(step(Elementwise::Binary(Binary::Add), &[at, Ref::Constant(dtype, start(index))]));
-            moved.push(Ref::Result(new.len() as u8 - 1));
+            moved.push(Ref::Result(new.len() as u16 - 1));
         }
-        let before = new.len() as u8;
+        let before = new.len() as u16;
         let renumbered = |r: &Ref| match indices.iter().position(|index| index == r) {
             Some(k) => moved[k],
             None if let Ref::Result(k) = r => Ref::Result(k + before),

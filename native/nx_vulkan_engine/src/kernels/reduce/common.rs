@@ -31,8 +31,8 @@ pub(super) struct Parts {
 /// Where a step stands: among the common ones, or the others.
 #[derive(Clone, Copy)]
 enum At {
-    Common(u8),
-    Own(u8),
+    Common(u16),
+    Own(u16),
 }
 
 impl Parts {
@@ -46,12 +46,12 @@ impl Parts {
             let args: Option<SmallVec<[Ref; 3]>> = args.into_iter().collect();
             match args.filter(|_| is_word(step.out)) {
                 Some(args) => {
-                    places.push(At::Common(parts.common.len() as u8));
+                    places.push(At::Common(parts.common.len() as u16));
                     parts.common.push(Step { args, ..step.clone() });
                 }
                 None => {
                     let args = step.args.iter().map(|&r| parts.own(r, &places)).collect();
-                    places.push(At::Own(parts.own.len() as u8));
+                    places.push(At::Own(parts.own.len() as u16));
                     parts.own.push(Step { args, ..step.clone() });
                 }
             }

@@ -245,14 +245,14 @@ impl<'s, 'c, 'a, 'l> Emission<'s, 'c, 'a, 'l> {
         let mut reductions = 0;
         for (i, value) in self.spec.values.iter().enumerate() {
             let held = match &value.made {
-                Made::Step(step) => self.step(step, Ref::Result(i as u8))?,
+                Made::Step(step) => self.step(step, Ref::Result(i as u16))?,
                 Made::Reduction { of, .. } => {
-                    let spec = self.spec.reduction(&value.made).ok_or_else(|| missing(Ref::Result(i as u8)))?;
+                    let spec = self.spec.reduction(&value.made).ok_or_else(|| missing(Ref::Result(i as u16)))?;
                     reductions += 1;
                     self.reduce(&spec, *of, reductions - 1)?
                 }
             };
-            self.held.insert(Ref::Result(i as u8), held);
+            self.held.insert(Ref::Result(i as u16), held);
         }
         self.store(live)
     }

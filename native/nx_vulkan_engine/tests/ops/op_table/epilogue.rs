@@ -63,7 +63,7 @@ fn check([batches, rows, columns, depth]: [u64; 4], dtype: DType, stored: DType,
         .collect();
     let mut steps = steps(dtype);
     steps.push(step(Elementwise::AsType, &[Ref::Result(6)], stored));
-    let result = Ref::Result(steps.len() as u8 - 1);
+    let result = Ref::Result(steps.len() as u16 - 1);
     let out = Tensor::uninitialized(engine(), &Type::new(stored, &shape)).unwrap();
     let bare = Tensor::uninitialized(engine(), &Type::new(dtype, &shape)).unwrap();
     let after = Tensor::uninitialized(engine(), &Type::new(stored, &shape)).unwrap();

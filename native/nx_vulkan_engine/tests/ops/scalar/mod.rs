@@ -76,7 +76,7 @@ impl Runner {
         let spec = Spec {
             inputs: inputs.iter().map(|&dtype| port(dtype)).collect(),
             steps: steps.into(),
-            outputs: smallvec![(Ref::Result(last as u8), port(steps[last].out))],
+            outputs: smallvec![(Ref::Result(last as u16), port(steps[last].out))],
             rank: 1,
             width,
             form,

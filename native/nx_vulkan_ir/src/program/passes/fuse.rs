@@ -509,9 +509,9 @@ impl<'a> Fusion<'a> {
         }
     }
 
-    /// An instruction and the constants that it reads, which need no place in memory.
+    /// An instruction, and the constants and counters that it reads, which need no place in memory.
     fn with_numbers(&self, at: usize) -> Vec<usize> {
-        let is_number = |at: &usize| matches!(self.program.instructions[*at].op, Op::Constant(_));
+        let is_number = |at: &usize| self.kinds[*at] == Role::Source;
         self.bodies.sources(at).filter(is_number).chain([at]).collect()
     }
 

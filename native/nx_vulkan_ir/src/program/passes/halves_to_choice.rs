@@ -1,5 +1,5 @@
-//! Makes a choice of a concatenation of two halves that are for the most part computed together, as those of random
-//! bits are: one kernel has both at each index, and either is stored. As parts of something larger each would be
+//! Makes a choice of a concatenation or stack of two halves that are for the most part computed together, as those of
+//! random bits are: one kernel has both at each index, and either is stored. As parts of something larger each would be
 //! computed for itself, at places of its own.
 
 use std::collections::HashSet;

@@ -31,6 +31,7 @@ mod takes_of_counters;
 mod takes_to_reductions;
 mod target;
 mod transpose_products;
+mod unit_products;
 mod unroll;
 mod unstack;
 mod updates_to_choice;
@@ -128,13 +129,14 @@ type Pass<'a> = &'a dyn Fn(&Program) -> Result<Program>;
 fn tidied(mut program: Program, unit_work: u64) -> Result<Program> {
     nested(&mut program, |program| tidied(program, unit_work))?;
     let transpose_products = |program: &Program| transpose_products::run(program, unit_work);
-    let passes: [Pass<'_>; 11] = [
+    let passes: [Pass<'_>; 12] = [
         &dce::run,
         &all_close::run,
         &fold_constants::run,
         &padding_to_choice::run,
         &number_types::run,
         &identities::run,
+        &unit_products::run,
         &cse::run,
         &transpose_products,
         &dce::run,

@@ -71,7 +71,7 @@ fn unrolled(instruction: &Instruction, new: &Rewriter, target: &Target) -> Resul
     let steps = || program.instructions.iter().filter_map(|i| Some((i.op.elementwise()?, i.outs.first()?.dtype)));
     let fits = match is_small(op, target) {
         // One workgroup runs the loop in less time than several kernels what it becomes.
-        true => steps().map(|(_, dtype)| weight(dtype)).sum::<usize>() <= 2 * MAX_VALUES,
+        true => steps().map(|(_, dtype)| weight(dtype)).sum::<usize>() <= 4 * MAX_VALUES,
         false => steps().map(|(op, _)| op.instructions()).sum::<u64>() <= MAX_INSTRUCTIONS,
     };
     Ok(fits.then_some((program, operands)))
