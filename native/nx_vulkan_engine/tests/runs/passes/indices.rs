@@ -308,3 +308,42 @@ fn losses_of_labels_lie_where_their_scores_lay() {
     }
     common::assert_valid(engine());
 }
+
+/// Numbers that count through all of an operand of this shape, from a start.
+fn counted(b: &Builder, dtype: DType, start: u64, shape: &[u64]) -> Operand {
+    let line = b.iota(DType::S32, &[shape.iter().product()], None);
+    let line = b.add(b.as_type(line, dtype), b.constant(dtype, Scalar::Int(start.into())));
+    b.reshape(line, shape)
+}
+
+/// Embeddings of positions are a slice of a table, and their gradients are put among zeros.
+#[test]
+fn what_indices_that_count_read_and_write_is_a_slice() {
+    let mut rng = Rng(20_261_128);
+    for (table, update) in [(DType::F32, DType::F32), (DType::Bf16, DType::F32), (DType::F16, DType::F16)] {
+        // The last indices are out of bounds, or wrap.
+        for (dtype, start, count, is_slice) in [
+            (DType::S32, 0, 300, true),
+            (DType::S64, 3, 296, true),
+            (DType::U8, 0, 200, true),
+            (DType::S32, 3, 298, false),
+            (DType::U8, 100, 200, false),
+        ] {
+            let b = Builder::new();
+            let (a, updates) = (b.input(table, &[300, 20]), b.input(update, &[count, 20]));
+            let taken = b.take(a, counted(&b, dtype, start, &[2, count / 2]), 0);
+            let across = b.take(b.transpose(a, &[1, 0]), counted(&b, dtype, start, &[count]), 1);
+            let zeros = b.push(Op::Constant(Scalar::Float(0.0)), &[], &Type::new(table, &[300, 20]));
+            let out = Type::new(if update == DType::F32 { update } else { table }, &[300, 20]);
+            let add = Op::from(IndexedAdd { axes: [0].into_iter().collect() });
+            let added = b.push(add, &[zeros, counted(&b, dtype, start, &[count, 1]), updates], &out);
+            let results = [b.add(taken, 1.0), b.add(across, 1.0), added];
+            let program = b.finish(&results).unwrap();
+            let inputs: Vec<Array> = program.inputs.iter().map(|ty| graphs::values(ty, &mut rng)).collect();
+            let optimized = check(&program, &inputs);
+            let indexes = optimized.instructions.iter().any(|i| matches!(i.op, Op::Indexing(_)));
+            assert_eq!(indexes, !is_slice, "{dtype} from {start}: {optimized}");
+        }
+    }
+    common::assert_valid(engine());
+}

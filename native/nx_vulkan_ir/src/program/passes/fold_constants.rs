@@ -4,7 +4,7 @@
 use smallvec::smallvec;
 
 use super::rewrite::Rewriter;
-use super::{known_comparisons, takes_of_counters};
+use super::{counters, known_comparisons};
 use crate::program::attribute::Scalar;
 use crate::program::fused::is_view;
 use crate::program::index_map::{self, IndexMap};
@@ -17,8 +17,8 @@ pub fn run(program: &Program) -> Result<Program> {
     for old in &program.instructions {
         let mut instruction = Instruction { operands: new.operands(old)?, ..old.clone() };
         known_starts(&new, &mut instruction)?;
-        if let Some(taken) = takes_of_counters::taken(&mut new, &instruction)? {
-            new.moved(taken);
+        if let Some(other) = counters::replaced(&mut new, &instruction)? {
+            new.moved(other);
             continue;
         }
         match replacement(&new, &instruction)? {

@@ -4,6 +4,7 @@
 mod all_close;
 mod attention;
 mod clusters;
+mod counters;
 mod cse;
 mod dce;
 mod epilogue;
@@ -27,7 +28,6 @@ mod slices_last;
 mod slices_to_concatenation;
 mod small_products;
 mod take_first;
-mod takes_of_counters;
 mod takes_to_reductions;
 mod target;
 mod transpose_products;

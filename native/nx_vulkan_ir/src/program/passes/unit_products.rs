@@ -1,5 +1,5 @@
-//! Products by a vector of two numbers of which each is 0, 1, -1, i or -i are sums: of real and imaginary parts, such as
-//! random numbers are made of, complex ones. What computes the parts and what follows then is the same kernel.
+//! Products by a vector of two numbers of which each is 0, 1, -1, i or -i are sums: of real and imaginary parts, which
+//! make complex random numbers. What computes the parts and what follows is then the same kernel.
 
 use super::rewrite::Rewriter;
 use crate::program::attribute::{Axes, Scalar};
