@@ -54,7 +54,7 @@ defmodule Nx.Vulkan.RandomTest do
     assert launches(&Nx.Random.uniform_split(&1, 0.0, 1.0, shape: {256, 512}), [key]) == 1
     assert launches(&Nx.Random.normal_split(&1, 0.0, 1.0, shape: {256, 512}), [key]) == 1
     assert launches(&Nx.Random.randint_split(&1, 0, 9, shape: {256, 512}), [key]) == 1
-    assert launches(&dropout/2, [x, key]) <= 4
+    assert launches(&dropout/2, [x, key]) == 2
   end
 
   # Random bits come in pairs, of which an odd count drops the last one.
