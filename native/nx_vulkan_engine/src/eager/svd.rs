@@ -44,13 +44,15 @@ pub fn svd(call: &Call<'_>, full: bool, outs: &[Type]) -> Result<Results> {
     let work = Work { engine: call.engine, compute: compute_type(a.view.dtype), compile: call.compile };
     let rank = a.view.shape.len();
     let is_wide = a.view.shape[rank - 2] < a.view.shape[rank - 1];
-    let tall = if is_wide { work.copy(&swapped(a)?)? } else { work.copy(a)? };
-    let (batches, rows, columns) = (tall.view.shape[0], tall.view.shape[1], tall.view.shape[2]);
-    let kept = if full { rows } else { columns };
-    // Rotations take pairs of columns from anywhere: refused before the rest of the work.
+    // Rotations take pairs of columns from anywhere: refused before any work.
+    let (batches, columns) =
+        (a.view.shape[..rank - 2].iter().product(), a.view.shape[rank - 2].min(a.view.shape[rank - 1]));
     let rotated = View::contiguous(work.dtype(), &[batches, columns.next_multiple_of(2), columns]);
     work.engine.reach().is_far(&[&rotated])?;
 
+    let tall = if is_wide { work.copy(&swapped(a)?)? } else { work.copy(a)? };
+    let rows = tall.view.shape[1];
+    let kept = if full { rows } else { columns };
     let reflections = if rows > columns { Some(factorize(&work, &tall, Diagonal::Nx)?) } else { None };
     let found = rotate(call, &work, &part(&tall, 0, 0, [columns, columns])?)?;
     // Columns of singular values that vanish are missing: the reflections that take the others to a diagonal complete

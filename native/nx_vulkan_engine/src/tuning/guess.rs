@@ -153,6 +153,7 @@ fn gpu(caps: &Caps, class: Class) -> DeviceModel {
         products,
         fill: Fill {
             transform_groups: 2 * processors,
+            // Of 2^16 elements an H100 takes 6.7 us instead of 9.7, and a kernel takes 0.1 s to compile.
             least_fixed_transform: 1 << 16,
             cholesky_groups: 4 * processors,
             scan_groups: power_below(8 * processors),
@@ -254,6 +255,7 @@ fn cpu(caps: &Caps) -> DeviceModel {
         },
         fill: Fill {
             transform_groups: 264,
+            // Compiling takes as long as some hundred thousand elements.
             least_fixed_transform: 1 << 20,
             cholesky_groups: 4,
             scan_groups: 4,

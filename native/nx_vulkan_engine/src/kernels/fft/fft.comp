@@ -173,7 +173,7 @@ void main() {
     base = row * pitch;
     if (row >= here) return;
     Part part = part_of(flags, first_row + row);
-    for (uint k = lane; k < n; k += team) {
+    for (uint k = lane; k < n && place_of(part, k) < nx_param(7u); k += team) {
         T v;
         if ((flags & DIRECT) == 0u) {
             v = data[at(base, row, slot_order(k))];

@@ -155,9 +155,12 @@ T loaded(const in uint flags, const in Part part, const in uint k) {
     return v;
 }
 
+// Where element k of a part is after the whole transform.
+uint place_of(const in Part part, const in uint k) { return k * nx_param(5u) + part.kept; }
+
 // Stores element k of a part, if its place is one of the result.
 void stored(const in uint flags, const in Part part, const in uint k, const in T value) {
-    uint place = k * nx_param(5u) + part.kept;
+    uint place = place_of(part, k);
     if ((flags & WHOLE_STORE) == 0u && place >= nx_param(7u)) return;
     T v = value;
     if ((flags & PARTS) != 0u) {

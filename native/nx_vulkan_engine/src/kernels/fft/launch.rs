@@ -335,6 +335,20 @@ struct Step<'a> {
 }
 
 impl Step<'_> {
+    fn kernel(&self, model: &DeviceModel, spec: FftSpec, flags: u32, per_group: u64, capacity: u64) -> FftKernel {
+        let direct = flags & DIRECT != 0;
+        let fixed = plan::fixed_radices(self.n).filter(|_| !direct && is_fixed(model, self.n * self.rows));
+        let Some(radices) = fixed else {
+            let odd = !direct && !self.n.is_power_of_two();
+            return FftKernel { spec, capacity: capacity as u32, form: FftForm::Any { odd } };
+        };
+        let flags = flags
+            | if self.valid == self.n * self.in_inner && self.full == self.valid { WHOLE_LOAD } else { 0 }
+            | if self.kept == self.n * self.out_inner { WHOLE_STORE } else { 0 };
+        let form = FftForm::Fixed { radices, rows: per_group as u32, flags };
+        FftKernel { spec, capacity: (self.n * per_group) as u32, form }
+    }
+
     fn launch(&self, engine: &Engine, from: &Rows, to: &Rows, capacity: u64, compile: Compile) -> Result<()> {
         let compute = self.pass.compute;
         let load_rows = self.in_inner > 1 || from.rows_are_closer();
@@ -355,20 +369,7 @@ impl Step<'_> {
             | if load_rows { LOAD_ROWS } else { 0 }
             | if store_rows { STORE_ROWS } else { 0 }
             | if self.rest > 1 { PARTS } else { 0 };
-        let fixed = plan::fixed_radices(self.n).filter(|_| !direct && is_fixed(engine.model(), self.n * self.rows));
-        let spec = match fixed {
-            Some(radices) => {
-                let flags = flags
-                    | if self.valid == self.n * self.in_inner && self.full == self.valid { WHOLE_LOAD } else { 0 }
-                    | if self.kept == self.n * self.out_inner { WHOLE_STORE } else { 0 };
-                let form = FftForm::Fixed { radices, rows: per_group as u32, flags };
-                FftKernel { spec, capacity: (self.n * per_group) as u32, form }
-            }
-            None => {
-                let odd = !direct && !self.n.is_power_of_two();
-                FftKernel { spec, capacity: capacity as u32, form: FftForm::Any { odd } }
-            }
-        };
+        let spec = self.kernel(engine.model(), spec, flags, per_group, capacity);
         let kernel = engine.kernel_reaching(&spec, self.pass.far, compile)?;
         let content = if direct { Content::Roots(self.n) } else { Content::Passes(self.n) };
         let roots = tables::table(engine, content, compute, compile)?;

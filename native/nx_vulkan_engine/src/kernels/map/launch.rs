@@ -71,12 +71,15 @@ pub(crate) fn is_exact(model: &DeviceModel, elements: u64) -> bool {
     elements <= model.maps.most_exact
 }
 
-/// Whether a kernel has an invocation for each element: what it stores follows each other, and it has the code of an
-/// element twice, which is long where types are lowered.
-fn takes_single(model: &DeviceModel, spec: &Spec, elements: u64) -> bool {
+/// The form of a kernel that has an invocation for each element, where costly steps of few elements are stored one
+/// after the other. That with short forms has the code of an element twice, which is long where types are lowered.
+fn single(model: &DeviceModel, spec: &Spec, elements: u64) -> Option<Form> {
     let are_together = spec.outputs.iter().all(|(_, port)| port.layout == Layout::Contiguous);
-    let is_costly = !spec.is_cheap() && !spec.is_lowered(model.caps.lacks());
-    are_together && is_costly && is_single(model, elements)
+    match are_together && !spec.is_cheap() {
+        true if is_exact(model, elements) => Some(Form::Exact),
+        true if is_single(model, elements) && !spec.is_lowered(model.caps.lacks()) => Some(Form::Single),
+        _ => None,
+    }
 }
 
 /// Whether costly steps are repeated for each lane of a vector, which is more code.
@@ -387,8 +390,8 @@ fn map_whole(
             && aligned(blocks.width)
             && is_indexed_whole(engine.reach(), &space.sizes, space.strides.iter().zip(&elements))
     });
-    if takes_single(model, &spec, space.elements()) {
-        spec.form = if is_exact(model, space.elements()) { Form::Exact } else { Form::Single };
+    if let Some(single) = single(model, &spec, space.elements()) {
+        spec.form = single;
     } else if let Some(blocks) = blocks {
         spec = blocks;
     } else if width > 1 && aligned(width) {
@@ -589,7 +592,7 @@ mod tests {
     #[test]
     fn few_costly_elements_have_an_invocation_each_where_results_lie_together() {
         let mut model = Engine::open(None).unwrap().model().clone();
-        model.maps.most_single = 1 << 10;
+        (model.maps.most_single, model.maps.most_exact) = (1 << 10, 1 << 6);
         let spec = |op: Unary, input: Layout, output: Layout| {
             let [input, output] = [input, output].map(|layout| Port { element: Element::Typed(DType::F32), layout });
             Spec {
@@ -604,11 +607,12 @@ mod tests {
                 shift: None,
             }
         };
-        let takes = |op, input, output, elements| takes_single(&model, &spec(op, input, output), elements);
-        assert!(takes(Unary::Tan, Layout::Strided, Layout::Contiguous, 1 << 10));
-        assert!(!takes(Unary::Tan, Layout::Contiguous, Layout::Strided, 1 << 10));
-        assert!(!takes(Unary::Tan, Layout::Contiguous, Layout::Contiguous, (1 << 10) + 1));
-        assert!(!takes(Unary::Negate, Layout::Contiguous, Layout::Contiguous, 1 << 10));
+        let form = |op, input, output, elements| single(&model, &spec(op, input, output), elements);
+        assert_eq!(form(Unary::Tan, Layout::Strided, Layout::Contiguous, 1 << 10), Some(Form::Single));
+        assert_eq!(form(Unary::Tan, Layout::Strided, Layout::Contiguous, 1 << 6), Some(Form::Exact));
+        assert_eq!(form(Unary::Tan, Layout::Contiguous, Layout::Strided, 1 << 6), None);
+        assert_eq!(form(Unary::Tan, Layout::Contiguous, Layout::Contiguous, (1 << 10) + 1), None);
+        assert_eq!(form(Unary::Negate, Layout::Contiguous, Layout::Contiguous, 1 << 6), None);
     }
 
     #[test]

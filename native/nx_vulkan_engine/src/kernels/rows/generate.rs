@@ -59,7 +59,7 @@ pub struct RowsSpec {
     pub columns: bool,
     /// Every load of every invocation lies in the row.
     pub full: bool,
-    /// Functions have one form, which gives all results, as in [`Form::Exact`](crate::kernels::map::Form::Exact).
+    /// Functions that have a form which leaves some results in doubt are computed without it.
     pub exact: bool,
 }
 

@@ -1,8 +1,8 @@
 //! Launches of row kernels: how many invocations share a row, and how its elements are loaded.
 
-use nx_vulkan_ir::program::Elementwise;
 use nx_vulkan_ir::program::rows::{MOST_INVOCATIONS_OF_COLUMNS, is_columns};
 use nx_vulkan_ir::program::step::{Ref, Step};
+use nx_vulkan_ir::program::{Elementwise, Unary};
 use smallvec::SmallVec;
 
 use crate::kernels::rows::{Along, RowPort, RowsSpec};
@@ -20,6 +20,9 @@ const LOADS: u64 = 4;
 
 /// Elements of f64 that few invocations hold at most: half of the registers of an AMD GPU.
 const MOST_OF_F64: u64 = 64;
+
+/// Functions of f32 of which the library has an `f_near`.
+const NEAR_FORMS: [Unary; 2] = [Unary::Log, Unary::ErfInv];
 
 /// Steps of an element up to which the code for that many elements stays small.
 const FEW_STEPS: u64 = 8;
@@ -77,6 +80,14 @@ pub(crate) fn share(
 /// Vectors that one invocation may hold.
 fn most_items(most_elements: u32, width: u64) -> u64 {
     (u64::from(most_elements) / width).max(1)
+}
+
+/// Whether a function has a form that leaves some results in doubt (`f_near` in the library).
+fn has_near_form(plan: &Plan) -> bool {
+    plan.values.iter().any(|value| match &value.made {
+        Made::Step(Step { op: Elementwise::Unary(op), out: DType::F32, .. }) => NEAR_FORMS.contains(op),
+        Made::Step(_) | Made::Reduction { .. } => false,
+    })
 }
 
 /// Runs a plan whose rows fit. `None` where one launch can't index everything, or rows are too long for loads of one
@@ -172,8 +183,6 @@ pub fn rows(
         }
         other => other,
     };
-    let is_function = |value: &Computed| matches!(&value.made, Made::Step(Step { op: Elementwise::Unary(_), .. }));
-    let has_function = plan.values.iter().any(is_function);
     let spec = RowsSpec {
         kept_rank: kept.rank() as u8,
         row_rank: row.rank() as u8,
@@ -196,7 +205,7 @@ pub fn rows(
         team: team as u32,
         columns,
         full: items * team * width == elements,
-        exact: has_function && map::is_exact(engine.model(), rows * team),
+        exact: has_near_form(plan) && map::is_exact(engine.model(), rows * team),
     };
     let rows_per_group = u64::from(spec.rows_per_group());
     let kernel = engine.kernel(&spec, compile)?;
