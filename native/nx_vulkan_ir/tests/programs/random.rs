@@ -6,7 +6,7 @@ use nx_vulkan_ir::program::fused::is_view;
 use nx_vulkan_ir::program::ops::index::{Indexing, TakeAlongAxis};
 use nx_vulkan_ir::program::ops::order::{Argsort, Order};
 use nx_vulkan_ir::program::passes::{Saving, optimize};
-use nx_vulkan_ir::program::{Binary, Builder, Op, Operand, Program, Unary};
+use nx_vulkan_ir::program::{Binary, Builder, Op, Operand, Program};
 use nx_vulkan_ir::reference::{self, Array};
 use nx_vulkan_ir::{DType, Type, Value};
 
@@ -106,18 +106,6 @@ fn numbers_of_two_blocks_are_one_kernel() {
     let parts = b.reshape(wide, &[2, 2048]);
     let sum = b.add(b.binary(Binary::Remainder, row(parts, 0), 7.0), row(parts, 1));
     check(&b.finish(&[sum]).unwrap(), 1);
-}
-
-/// Neighbours become one complex number. No kernel can say where a pair is in the halves, so that words are stored.
-#[test]
-fn complex_numbers_are_made_of_numbers_in_the_kernel_that_turns_words_into_them() {
-    let b = Builder::new();
-    let drawn = b.reshape(words(&b, keys(&b, 1), 4096), &[32, 64, 2]);
-    let drawn = b.unary(Unary::ErfInv, uniform(&b, drawn, DType::F32));
-    let units = [Scalar::Float(1.0), Scalar::Complex(0.0, 1.0)].map(|unit| b.constant(DType::C64, unit));
-    let units = b.push(Op::Stack { axis: 0 }, &units, &Type::new(DType::C64, &[2]));
-    let complex = b.dot_axes([drawn, units], [&[2], &[0]], [&[], &[]]);
-    check(&b.finish(&[complex]).unwrap(), 2);
 }
 
 /// The number is made of two halves, of which the words are seen by way of a cast, and the block's words are stacked.

@@ -31,7 +31,6 @@ mod take_first;
 mod takes_to_reductions;
 mod target;
 mod transpose_products;
-mod unit_products;
 mod unroll;
 mod unstack;
 mod updates_to_choice;
@@ -129,14 +128,13 @@ type Pass<'a> = &'a dyn Fn(&Program) -> Result<Program>;
 fn tidied(mut program: Program, unit_work: u64) -> Result<Program> {
     nested(&mut program, |program| tidied(program, unit_work))?;
     let transpose_products = |program: &Program| transpose_products::run(program, unit_work);
-    let passes: [Pass<'_>; 12] = [
+    let passes: [Pass<'_>; 11] = [
         &dce::run,
         &all_close::run,
         &fold_constants::run,
         &padding_to_choice::run,
         &number_types::run,
         &identities::run,
-        &unit_products::run,
         &cse::run,
         &transpose_products,
         &dce::run,
