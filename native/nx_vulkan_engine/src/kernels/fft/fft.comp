@@ -96,22 +96,6 @@ void dft5(inout T a, inout T b, inout T c, inout T d, inout T e) {
     d = g - w;
 }
 
-// One pass: butterflies of R elements `step` apart, in blocks of R * step, then roots.
-#define PASS(R, BUTTERFLY) \
-    for (uint b = lane; b < n / R; b += team) { \
-        uint block = b / step; \
-        uint offset = b - block * step; \
-        uint begin = block * R * step + offset; \
-        T x[R]; \
-        [[unroll]] for (uint k = 0u; k < R; ++k) x[k] = data[at(base, row, begin + k * step)]; \
-        BUTTERFLY \
-        data[at(base, row, begin)] = x[0]; \
-        if (step > 1u) { \
-            [[unroll]] for (uint k = 1u; k < R; ++k) x[k] = mul(x[k], slot_root(roots + (k - 1u) * step + offset)); \
-        } \
-        [[unroll]] for (uint k = 1u; k < R; ++k) data[at(base, row, begin + k * step)] = x[k]; \
-    }
-
 void main() {
     uint rows = nx_param(0u), n = nx_param(1u), rows_per_group = nx_param(2u), radices = nx_param(3u);
     uint flags = nx_param(9u);

@@ -116,6 +116,23 @@ void dft(inout T x[16]) {
     [[unroll]] for (uint k = 0u; k < 16u; ++k) x[k] = y[k % 4u * 4u + k / 4u];
 }
 
+// One pass over rows in shared memory: butterflies of R elements `step` apart, in blocks of R * step, then roots from
+// `roots` on.
+#define PASS(R, BUTTERFLY) \
+    for (uint b = lane; b < n / R; b += team) { \
+        uint block = b / step; \
+        uint offset = b - block * step; \
+        uint begin = block * R * step + offset; \
+        T x[R]; \
+        [[unroll]] for (uint k = 0u; k < R; ++k) x[k] = data[at(base, row, begin + k * step)]; \
+        BUTTERFLY \
+        data[at(base, row, begin)] = x[0]; \
+        if (step > 1u) { \
+            [[unroll]] for (uint k = 1u; k < R; ++k) x[k] = mul(x[k], slot_root(roots + (k - 1u) * step + offset)); \
+        } \
+        [[unroll]] for (uint k = 1u; k < R; ++k) data[at(base, row, begin + k * step)] = x[k]; \
+    }
+
 // What row `row` of the launch is a part of.
 struct Part {
     // The batch of the input and of the result.

@@ -35,19 +35,6 @@ shared T data[CAPACITY];
         } \
     }
 
-// Butterflies of elements LAST apart, in blocks of R * LAST, whose roots come after those of the first pass.
-#define MIDDLE_PASS(R) \
-    for (uint b = lane; b < n / R; b += team) { \
-        uint offset = b % LAST, begin = b / LAST * (R * LAST) + offset; \
-        T x[R]; \
-        [[unroll]] for (uint k = 0u; k < R; ++k) x[k] = data[at(base, row, begin + k * LAST)]; \
-        dft(x); \
-        data[at(base, row, begin)] = x[0]; \
-        [[unroll]] for (uint k = 1u; k < R; ++k) { \
-            data[at(base, row, begin + k * LAST)] = mul(x[k], slot_root(roots + (k - 1u) * LAST + offset)); \
-        } \
-    }
-
 // Butterflies of neighbours, whose results are n / R apart. Neighbouring invocations have neighbouring results: the
 // places of a butterfly's elements are those of its results with the digits of both radices before exchanged.
 #define LAST_PASS(R) \
@@ -85,12 +72,12 @@ void main() {
         row = id / team;
         lane = id % team;
         base = row * n;
-        const uint roots = (FIRST - 1u) * (n / FIRST);
+        const uint step = LAST, roots = (FIRST - 1u) * (n / FIRST);
         if (row < here) {
             if (MIDDLE == 16u) {
-                MIDDLE_PASS(16u)
+                PASS(16u, dft(x);)
             } else {
-                MIDDLE_PASS(8u)
+                PASS(8u, dft(x);)
             }
         }
         barrier();
