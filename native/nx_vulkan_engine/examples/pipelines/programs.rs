@@ -55,6 +55,24 @@ fn products() -> Vec<Named> {
             vec![b.dot_axes([a, w], [&[axis(transposed[0])], &[1 - axis(transposed[1])]], [&[], &[]])]
         }));
     }
+    // Weights of four bits, eight in a word, with a scale for 64 of them, and of eight bits with one for 32.
+    for vectors in [1, 4] {
+        found.push(named(format!("product of 4 bits bf16 {vectors}x4096x4096"), |b| {
+            let [x, words] = [b.input(DType::Bf16, &[vectors, 4096]), b.input(DType::U32, &[4096, 512])];
+            let scales = b.reshape(b.as_type(b.input(DType::F16, &[4096, 64]), F32), &[4096, 64, 1, 1]);
+            let shifts = b.multiply(b.iota(DType::U32, &[1, 1, 1, 8], Some(3)), 4.0);
+            let shifted = b.binary(Binary::RightShift, b.reshape(words, &[4096, 64, 8, 1]), shifts);
+            let bits = b.as_type(b.binary(Binary::BitwiseAnd, shifted, 15.0), F32);
+            let weights = b.as_type(b.reshape(b.multiply(bits, scales), &[4096, 4096]), DType::Bf16);
+            vec![b.dot_axes([x, weights], [&[1], &[1]], [&[], &[]])]
+        }));
+        found.push(named(format!("product of 8 bits bf16 {vectors}x4096x4096"), |b| {
+            let [x, bytes] = [b.input(DType::Bf16, &[vectors, 4096]), b.input(DType::S8, &[4096, 128, 32])];
+            let scales = b.as_type(b.input(DType::F16, &[4096, 128, 1]), F32);
+            let weights = b.reshape(b.multiply(b.as_type(bytes, F32), scales), &[4096, 4096]);
+            vec![b.dot_axes([x, b.as_type(weights, DType::Bf16)], [&[1], &[1]], [&[], &[]])]
+        }));
+    }
     for dtype in FLOATS {
         found.push(named(format!("dense layer {dtype}"), |b| {
             let product = b.dot(b.input(dtype, &[512, 784]), b.input(dtype, &[784, 512]));

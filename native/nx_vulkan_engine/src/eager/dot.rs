@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::call::Call;
 use super::{copies, movement};
-use crate::kernels::dot::{Epilogue, Matrix, MergedAxes, Product, product, product_pair};
+use crate::kernels::dot::{Derived, Epilogue, Matrix, MergedAxes, Product, product, product_of_derived, product_pair};
 use crate::kernels::map::Operand;
 use crate::program::attribute::Axes;
 use crate::{DType, Result, Tensor, Type, View};
@@ -72,6 +72,28 @@ pub fn pair(
     let epilogue = Some(then.epilogue(call.out.dtype, &operands));
     let product = Product { a: left, b: right, prologues: [None, None], out: &result, epilogue };
     let done = product_pair(call.engine, &product, &beside, place, call.compile)?;
+    Ok(done.then_some(result))
+}
+
+/// Few vectors by a matrix that is computed, in the place of the operand at `place`, and what follows; `None` where no
+/// kernel does that.
+pub fn derived(
+    call: &Call<'_>,
+    contract: [&Axes; 2],
+    batch: [&Axes; 2],
+    (derived, place): (&Derived, usize),
+    then: Option<&Then>,
+) -> Result<Option<Tensor>> {
+    let left = matrix(call, call.operand(0)?, batch[0], contract[0], true)?;
+    let right = matrix(call, call.operand(1)?, batch[1], contract[1], false)?;
+    let dtype = then.map_or(call.out.dtype, |t| t.dtype);
+    let result = Tensor::uninitialized(call.engine, &Type::new(dtype, &call.out.shape))?;
+    let inputs = then.map_or(&[][..], |t| &t.inputs);
+    let views: SmallVec<[View; 2]> = inputs.iter().map(|t| View::clone(&t.view)).collect();
+    let operands = operands(inputs, &views);
+    let epilogue = then.map(|t| t.epilogue(call.out.dtype, &operands));
+    let product = Product { a: left, b: right, prologues: [None, None], out: &result, epilogue };
+    let done = product_of_derived(call.engine, &product, (derived, place), call.compile)?;
     Ok(done.then_some(result))
 }
 

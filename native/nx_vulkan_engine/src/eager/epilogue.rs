@@ -5,8 +5,10 @@ use nx_vulkan_ir::program::step::Ref;
 use super::call::{Call, loaded};
 use super::conv;
 use super::dot::{self, Then};
-use crate::program::epilogue::{Epilogue, Following};
-use crate::program::fused::through;
+use crate::kernels::Loaded;
+use crate::kernels::dot::Derived;
+use crate::program::epilogue::{Epilogue, Factor, Following};
+use crate::program::fused::{Plan, through};
 use crate::program::pair::Pair;
 use crate::program::{Op, Program};
 use crate::{Error, Result, Tensor, View};
@@ -17,27 +19,60 @@ pub fn product(call: &Call<'_>, body: &Program, epilogue: Epilogue) -> Result<Op
     let missing = || call.invalid("holds no product".into());
     let product = body.instructions.get(epilogue.product).ok_or_else(missing)?;
     let out = product.outs.first().ok_or_else(missing)?;
-    let (mut operands, mut prologues) = (Vec::new(), [None, None]);
-    for (place, factor) in prologues.iter_mut().zip(epilogue.factors) {
-        let tensor = call.operand(factor.operand as usize)?;
-        if factor.prologue.is_some() && !tensor.view.is_contiguous() {
-            return Ok(None);
+    let (mut operands, mut prologues, mut derived) = (Vec::new(), [None, None], None);
+    for (place, factor) in epilogue.factors.into_iter().enumerate() {
+        match factor {
+            Factor::Loaded { operand, views, prologue } => {
+                let tensor = call.operand(operand as usize)?;
+                if prologue.is_some() && !tensor.view.is_contiguous() {
+                    return Ok(None);
+                }
+                let Some(view) = through(View::clone(&tensor.view), &views) else { return Ok(None) };
+                operands.push(tensor.with_view(view));
+                prologues[place] = prologue;
+            }
+            Factor::Derived(plan) => {
+                let ty = product.operands.get(place).and_then(|&factor| body.type_of(factor)).ok_or_else(missing)?;
+                let depth = depth(&product.op, place, &ty.shape);
+                let Some(found) = of_plan(call, &plan, ty.elements() / depth.max(1))? else { return Ok(None) };
+                // It has the type and the layout of what it is, in any memory, which nobody reads.
+                let operand = plan.loads.first().map_or(0, |load| load.operand as usize);
+                operands.push(call.operand(operand)?.with_view(View::contiguous(ty.dtype, &ty.shape)));
+                derived = Some((found, place));
+            }
         }
-        let Some(view) = through(View::clone(&tensor.view), &factor.views) else { return Ok(None) };
-        operands.push(tensor.with_view(view));
-        *place = factor.prologue;
     }
     let Epilogue { loads, steps, result, dtype, .. } = epilogue;
     let has_steps = !steps.is_empty() || result != Ref::Input(0);
     let then = has_steps.then(|| after(call, Following { loads, steps, result, dtype })).transpose()?;
     let call = Call { op: &product.op, operands: &operands, out, ..*call };
     match &product.op {
+        Op::Dot { contract_a, batch_a, contract_b, batch_b } if let Some((derived, place)) = &derived => {
+            dot::derived(&call, [contract_a, contract_b], [batch_a, batch_b], (derived, *place), then.as_ref())
+        }
         Op::Dot { contract_a, batch_a, contract_b, batch_b } => {
             dot::dot(&call, [contract_a, contract_b], [batch_a, batch_b], prologues, then.as_ref()).map(Some)
         }
         Op::Conv(op) => conv::conv(&call, op, prologues, then.as_ref()).map(Some),
         _ => Err(Error::InvalidProgram { op: product.op.name().to_string(), reason: "is no product".to_string() }),
     }
+}
+
+/// The contracted elements of a product's operand.
+fn depth(op: &Op, place: usize, shape: &[u64]) -> u64 {
+    let Op::Dot { contract_a, contract_b, .. } = op else { return 0 };
+    [contract_a, contract_b][place].iter().filter_map(|&axis| shape.get(axis)).product()
+}
+
+/// What a product computes for itself, as a matrix of so many rows; `None` where a launch can't reach all of what it is computed from, or does not
+/// find groups of neighbours.
+fn of_plan(call: &Call<'_>, plan: &Plan, rows: u64) -> Result<Option<Derived>> {
+    let loads: Vec<Loaded> = plan.loads.iter().map(|load| loaded(call, load)).collect::<Result<_>>()?;
+    let reach = call.engine.reach();
+    if plan.elements() > reach.far() || !loads.iter().all(|load| load.is_indexed(reach)) {
+        return Ok(None);
+    }
+    Ok(Derived::of(plan, rows, loads.into_iter().map(|load| load.tensor).collect()))
 }
 
 /// What follows products, for their kernel.

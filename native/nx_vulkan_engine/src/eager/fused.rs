@@ -14,6 +14,7 @@ use crate::kernels::reduce::{Reduce, Source, Target as Place, produce, reduce_fr
 use crate::kernels::rows::rows;
 use crate::program::attention::Attention;
 use crate::program::attention_gradient::AttentionGradient;
+use crate::program::epilogue::Factor;
 use crate::program::fused::{Made, Plan};
 use crate::program::pair::Pair;
 use crate::program::put::Put;
@@ -43,11 +44,12 @@ pub fn fused(call: &Call<'_>, body: &Program) -> Result<Results> {
         };
     }
     if let Some(found) = crate::program::epilogue::of(body, call.engine.model().programs.joins.unit_work) {
-        if halves::reaches_beyond(call.engine, call.operands, std::slice::from_ref(call.out)) {
-            return one_by_one(call, body);
-        }
-        return match epilogue::product(call, body, found)? {
+        let is_derived = found.factors.iter().any(|factor| matches!(factor, Factor::Derived(_)));
+        let is_beyond = halves::reaches_beyond(call.engine, call.operands, std::slice::from_ref(call.out));
+        let result = if is_beyond { None } else { epilogue::product(call, body, found)? };
+        return match result {
             Some(result) => Ok(smallvec![result]),
+            None if is_derived => one_by_one(call, &passes::composed(body, &call.engine.target())?),
             None => one_by_one(call, body),
         };
     }

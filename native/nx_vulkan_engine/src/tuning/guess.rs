@@ -365,6 +365,7 @@ pub(super) fn programs(kind: DeviceKind, max_invocations: u32) -> Programs {
             joins_small_ops: false,
             attends_few: false,
             paired_vectors: 0,
+            derived_vectors: 0,
             iteration_work: ITERATION_WORK / CPU_SLOWNESS,
             max_work: MAX_WORK / CPU_SLOWNESS,
             // Some 0.1 ms each with lavapipe on two cores, as long as five launches.
@@ -379,6 +380,7 @@ pub(super) fn programs(kind: DeviceKind, max_invocations: u32) -> Programs {
             joins_small_ops: true,
             attends_few: true,
             paired_vectors: VectorTile::MOST_OF_PAIR,
+            derived_vectors: VectorTile::MOST,
             iteration_work: ITERATION_WORK,
             max_work: MAX_WORK,
             // Some 20 us of an H200.

@@ -27,6 +27,7 @@ impl Programs {
             half_units,
             heads: Heads::default(),
             paired_vectors: self.paired_vectors,
+            derived_vectors: self.derived_vectors,
             reduced_bytes: u64::MAX,
             fusion: true,
             workgroups: true,

@@ -12,8 +12,8 @@ use nx_vulkan_engine::kernels::attention::{
     AttentionSpec, AttentionTile, GradientSpec, MergeSpec, QuerySpec, QueryTile, Read, ScoreSpec,
 };
 use nx_vulkan_engine::kernels::dot::{
-    Access, DotSpec, EpilogueSpec, LaneTile, Load, MatrixTile, Planes, SplitSpec, SplitStage, Store, Tile, Tiling,
-    VectorTile,
+    Access, DerivedSpec, DotSpec, EpilogueSpec, LaneTile, Load, MatrixTile, Planes, SplitSpec, SplitStage, Store, Tile,
+    Tiling, VectorTile,
 };
 use nx_vulkan_engine::kernels::fold::FoldSpec;
 use nx_vulkan_engine::kernels::index::{
@@ -481,6 +481,7 @@ fn product(dtype: DType, sum: CType, tiling: Tiling) -> DotSpec {
         a_load: load,
         b_load: Load { along_k: false, ..load },
         prologues: [None, None],
+        derived: None,
         store: Store { rank: 0, contiguous: true, by_four: false, by_eight: false },
         tiling,
         guarded: false,
@@ -524,6 +525,23 @@ fn products() {
         steps: smallvec![binary(Binary::Multiply, Ref::Input(0), Ref::Input(1), DType::Bf16)],
         result: Ref::Result(0),
     };
+    // Bytes with a scale for neighbours.
+    let port = |dtype, layout| Port { element: Element::Typed(dtype), layout };
+    let derived = DerivedSpec {
+        inputs: smallvec![port(DType::S8, Layout::Inner), port(DType::F16, Layout::Repeated)],
+        steps: smallvec![
+            Step { op: Elementwise::AsType, args: smallvec![Ref::Input(0)], out: DType::F32 },
+            Step { op: Elementwise::AsType, args: smallvec![Ref::Input(1)], out: DType::F32 },
+            binary(Binary::Multiply, Ref::Result(0), Ref::Result(1), DType::F32),
+            Step { op: Elementwise::AsType, args: smallvec![Ref::Result(2)], out: DType::Bf16 },
+        ],
+        result: Ref::Result(3),
+        axis: 4,
+        ranks: [1, 1],
+    };
+    let by_four = Load { along_k: true, by_four: true };
+    let scaled = DotSpec { b_load: by_four, derived: Some(Box::new(derived)), ..vectors.clone() };
+    kernels.add("vectors_bf16_of_scaled_bytes", |l, m| scaled.generate(l, m));
     let tiling = Tiling::Vectors(tile.of_pair().unwrap());
     let pair = DotSpec { epilogue: Some(gate), ..product(DType::Bf16, CType::F32, tiling) };
     kernels.add("vectors_pair_bf16", |l, m| pair.generate(l, m));

@@ -156,6 +156,7 @@ fn kernels_for_matrix_units_are_valid() {
                 a_load: load,
                 b_load: load,
                 prologues: [None, None],
+                derived: None,
                 store: Store { rank: 2, contiguous: epilogue.is_none(), by_four, by_eight: false },
                 tiling: Tiling::Matrix(tile),
                 guarded: tile.planes.own_type().is_none() && tile.planes != Planes::OneF16,

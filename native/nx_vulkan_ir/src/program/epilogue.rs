@@ -37,13 +37,19 @@ pub struct Epilogue {
 
 /// What a product takes as one of its operands.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Factor {
-    /// The operand of the body.
-    pub operand: u32,
-    /// From the operand to what the product takes.
-    pub views: Vec<Seen>,
-    /// Steps on its elements.
-    pub prologue: Option<Prologue>,
+pub enum Factor {
+    /// An operand of the body.
+    Loaded {
+        /// Which one.
+        operand: u32,
+        /// From the operand to what the product takes.
+        views: Vec<Seen>,
+        /// Steps on its elements.
+        prologue: Option<Prologue>,
+    },
+    /// What steps make of several operands, as in a map: one result for each element that the product takes, in their
+    /// order.
+    Derived(Box<Plan>),
 }
 
 /// Whether kernels of a product may take steps on the elements of operands in, which each workgroup repeats for what it
@@ -55,6 +61,28 @@ pub fn takes_prologues(unit_work: u64, batches: u64, rows: u64, columns: u64, de
 
 pub fn is_product(op: &Op) -> bool {
     matches!(op, Op::Dot { .. } | Op::Conv(_))
+}
+
+/// The most vectors by which a matrix is multiplied as it comes from memory, each element being taken once.
+pub const MOST_VECTORS: u64 = 8;
+
+/// Elements that an invocation computes at once of a matrix that comes from several operands.
+pub const DERIVED_TOGETHER: u64 = 4;
+
+/// The vectors by which a product multiplies its operand at `place`, if kernels may compute the elements of that from
+/// several others: those of a matrix and few vectors, which take each once, along the contracted axes. Sums of f32 by
+/// one vector have more digits than theirs.
+pub(crate) fn vectors(op: &Op, [a, b]: [&Type; 2], out: &Type, place: usize) -> Option<u64> {
+    let Op::Dot { contract_a, batch_a, contract_b, .. } = op else { return None };
+    let (matrix, contract, other) = if place == 0 { (a, contract_a, b) } else { (b, contract_b, a) };
+    let rank = matrix.shape.len();
+    let is_last = contract.iter().copied().eq(rank.saturating_sub(contract.len())..rank);
+    let depth: u64 = contract.iter().filter_map(|&axis| matrix.shape.get(axis)).product();
+    let vectors = other.elements().checked_div(depth)?;
+    let is_summed = out.dtype.size_bytes() < DType::F32.size_bytes() || vectors > 1;
+    let is_f32 = |ty: &Type| ty.dtype.ctype() == CType::F32;
+    let fits = batch_a.is_empty() && is_last && depth.is_multiple_of(DERIVED_TOGETHER);
+    (fits && (1..=MOST_VECTORS).contains(&vectors) && is_summed && is_f32(matrix) && is_f32(out)).then_some(vectors)
 }
 
 /// What a body does that has a product behind elementwise steps on its operands, which nothing else reads, and before
@@ -70,17 +98,23 @@ pub fn of(body: &Program, unit_work: u64) -> Option<Epilogue> {
     let before = Program { inputs: body.inputs.clone(), instructions: lead.to_vec(), ..Program::default() };
     let factors: SmallVec<[Factor; 2]> =
         product.operands.iter().map(|&operand| factor(&before, operand)).collect::<Option<_>>()?;
-    if factors.iter().any(|factor| factor.prologue.is_some()) {
+    let as_it_lies = |factor: &Factor| matches!(factor, Factor::Loaded { prologue: None, .. });
+    if !factors.iter().all(as_it_lies) {
         let [a, b] = product.operands.as_slice() else { return None };
         let type_of = before.types();
         let operands = [type_of(*a)?, type_of(*b)?];
-        let fits = |factor: &Factor| {
-            factor.prologue.as_ref().is_none_or(|before| {
-                let from = body.inputs.get(factor.operand as usize);
-                from.is_some_and(|from| takes_steps(unit_work, &product.op, operands, ty, from, &before.steps))
-            })
+        let fits = |(place, factor): (usize, &Factor)| match factor {
+            Factor::Loaded { prologue: None, .. } => true,
+            Factor::Loaded { operand, prologue: Some(prologue), .. } => {
+                let from = body.inputs.get(*operand as usize);
+                from.is_some_and(|from| takes_steps(unit_work, &product.op, operands, ty, from, &prologue.steps))
+            }
+            // Vectors are loaded as they lie.
+            Factor::Derived(_) => {
+                factors.get(1 - place).is_some_and(as_it_lies) && vectors(&product.op, operands, ty, place).is_some()
+            }
         };
-        if !factors.iter().all(fits) {
+        if !factors.iter().enumerate().all(fits) {
             return None;
         }
     }
@@ -180,19 +214,24 @@ pub(crate) fn takes_steps(
     }
 }
 
-/// What a product takes as one of its operands: an operand of the body, perhaps by way of steps and views that read
-/// nothing else.
+/// What a product takes as one of its operands: an operand of the body, perhaps by way of steps and views, or what
+/// steps make of several.
 fn factor(before: &Program, operand: Operand) -> Option<Factor> {
     if let Operand::Input(operand) = operand {
-        return Some(Factor { operand, views: Vec::new(), prologue: None });
+        return Some(Factor::Loaded { operand, views: Vec::new(), prologue: None });
     }
     let mut body = before.clone();
     body.outputs.push(operand);
-    prologue(&body)
+    match prologue(&body) {
+        Some((Load { operand, views, .. }, prologue)) => {
+            Some(Factor::Loaded { operand, views, prologue: Some(prologue) })
+        }
+        None => derived(&body).map(|plan| Factor::Derived(Box::new(plan))),
+    }
 }
 
 /// The one operand that a body of steps and views reads, as often as it has elements, and the steps on it.
-pub fn prologue(body: &Program) -> Option<Factor> {
+pub fn prologue(body: &Program) -> Option<(Load, Prologue)> {
     let mut plan = Plan::of(body).ok()?;
     let ([load], [store]) = (plan.loads.as_slice(), plan.stores.as_slice()) else { return None };
     let ty = body.inputs.get(load.operand as usize)?;
@@ -201,8 +240,16 @@ pub fn prologue(body: &Program) -> Option<Factor> {
     }
     let known = |r: Ref| (!matches!(r, Ref::Coordinate(_) | Ref::Linear)).then_some(r);
     let prologue = Prologue { steps: steps(&plan, known)?.into_vec().into(), result: known(store.value)? };
-    let load = plan.loads.pop()?;
-    Some(Factor { operand: load.operand, views: load.views, prologue: Some(prologue) })
+    Some((plan.loads.pop()?, prologue))
+}
+
+/// How a body computes its one result, element after element from several operands, if no kernel of its own must do it.
+pub(crate) fn derived(body: &Program) -> Option<Plan> {
+    let plan = Plan::of(body).ok()?;
+    let [store] = plan.stores.as_slice() else { return None };
+    let is_map = plan.axes.is_empty() && store.ty.elements() == plan.elements();
+    let fits = plan.loads.len() <= MAX_LOADS && !plan.loads.iter().any(|load| load.bounded);
+    (is_map && fits).then_some(plan)
 }
 
 /// The steps of a plan with other names for what they read; `None` where one has none, or something is reduced.

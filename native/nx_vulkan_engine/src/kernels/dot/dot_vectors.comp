@@ -49,17 +49,17 @@ layout(constant_id = 3) const uint VECTORS_BY_FOUR = 1u;
 // Whether the vectors are the rows of the product.
 layout(constant_id = 13) const uint VECTORS_FIRST = 0u;
 
-// Positions of a row or vector and of a contracted element; the element at their sum, and four neighbours from it on.
+// Positions of a row or vector and of a contracted element; the element at both, and four neighbours from it on.
 uint slot_matrix_free(const in uint batch, const in uint m) { return batch + m; }
 uint slot_vectors_free(const in uint batch, const in uint n) { return batch - n; }
 uint slot_matrix_depth(const in uint k) { return k; }
 uint slot_vectors_depth(const in uint k) { return k + 1u; }
-float slot_matrix(const in uint at) { return float(at); }
+float slot_matrix(const in uint free, const in uint depth) { return float(free + depth); }
 float slot_vectors(const in uint at) { return float(at + 1u); }
-vec4 slot_matrix_four(const in uint at) { return vec4(at); }
+vec4 slot_matrix_four(const in uint free, const in uint depth) { return vec4(free + depth); }
 #ifdef PAIR
-float slot_other(const in uint at) { return float(at + 2u); }
-vec4 slot_other_four(const in uint at) { return vec4(at + 2u); }
+float slot_other(const in uint free, const in uint depth) { return float(free + depth + 2u); }
+vec4 slot_other_four(const in uint free, const in uint depth) { return vec4(free + depth + 2u); }
 #endif
 vec4 slot_vectors_four(const in uint at) { return vec4(at + 1u); }
 #ifdef PAIR
@@ -109,16 +109,16 @@ void main() {
         fetched[i] = vec4(0.0); \
         if (MATRIX_ALONG_K != 0u) { \
             if (MATRIX_BY_FOUR != 0u) { \
-                if (k < end) fetched[i] = four_of(at[i] + slot_matrix_depth(k)); \
+                if (k < end) fetched[i] = four_of(at[i], slot_matrix_depth(k)); \
             } else { \
-                [[unroll]] for (uint j = 0u; j < 4u; ++j) if (k + j < end) fetched[i][j] = element_of(at[i] + slot_matrix_depth(k + j)); \
+                [[unroll]] for (uint j = 0u; j < 4u; ++j) if (k + j < end) fetched[i][j] = element_of(at[i], slot_matrix_depth(k + j)); \
             } \
         } else if (k + i < end) { \
             uint element = slot_matrix_depth(k + i); \
             if (MATRIX_BY_FOUR != 0u) { \
-                fetched[i] = four_of(at[0] + element); \
+                fetched[i] = four_of(at[0], element); \
             } else { \
-                [[unroll]] for (uint j = 0u; j < 4u; ++j) fetched[i][j] = element_of(at[j] + element); \
+                [[unroll]] for (uint j = 0u; j < 4u; ++j) fetched[i][j] = element_of(at[j], element); \
             } \
         } \
     }

@@ -13,6 +13,7 @@ use nx_vulkan_spirv::steps::emit_steps;
 use rspirv::spirv::{Op as SpirvOp, Word};
 use smallvec::SmallVec;
 
+use super::derived::DerivedSpec;
 use super::generate_matrix::MatrixTile;
 use super::generate_vectors::VectorTile;
 
@@ -234,6 +235,8 @@ pub struct DotSpec {
     /// Steps on the elements of either operand before they are multiplied, which tiles take in f32 alone; none on
     /// matrix units.
     pub prologues: [Option<Prologue>; 2],
+    /// How the elements of the matrix are computed that vectors multiply, where it lies nowhere.
+    pub derived: Option<Box<DerivedSpec>>,
     pub store: Store,
     pub tiling: Tiling,
     /// On matrix units: whether nothing is done where they can't take the operands. Else: whether that is the only case
@@ -247,6 +250,9 @@ pub struct DotSpec {
     pub wide: bool,
     pub epilogue: Option<EpilogueSpec>,
 }
+
+/// The operands that are multiplied.
+pub(super) const FACTORS: u8 = 2;
 
 impl DotSpec {
     fn words(&self) -> u32 {
@@ -299,12 +305,18 @@ impl DotSpec {
         })
     }
 
-    /// Operands before those of the epilogue: both factors, another matrix beside one, what tells whether matrix units
-    /// can take them, and on those the scales.
+    /// The factor that is computed, if one is.
+    pub(super) fn derived_place(&self) -> Option<usize> {
+        let Tiling::Vectors(tile) = self.tiling else { return None };
+        self.derived.as_ref().map(|_| usize::from(tile.first))
+    }
+
+    /// Operands before those of the epilogue: both factors, another matrix beside one, what a matrix is computed from,
+    /// what tells whether matrix units can take them, and on those the scales.
     pub fn first_input(&self) -> u8 {
         match (self.tiling, self.guarded) {
             (Tiling::Vectors(VectorTile { pair: true, .. }), _) => 3,
-            (_, false) => 2,
+            (_, false) => FACTORS + self.derived.as_ref().map_or(0, |derived| derived.inputs.len() as u8),
             (Tiling::Matrix(tile), true) if !tile.planes.is_in_order() => 6,
             (_, true) => 4,
         }
@@ -729,7 +741,7 @@ pub(super) fn load_four(
     Ok(vector_of(code, sum, &lanes))
 }
 
-fn vector_of(code: &mut Code<'_, '_>, ctype: CType, lanes: &[Word]) -> Word {
+pub(super) fn vector_of(code: &mut Code<'_, '_>, ctype: CType, lanes: &[Word]) -> Word {
     let part = value_type(code, ctype);
     let vector = code.linker.type_vector(part, lanes.len() as u32);
     code.ids(SpirvOp::CompositeConstruct, vector, lanes)

@@ -1,12 +1,14 @@
 //! Products of a matrix and few vectors, which take as long as it takes to read the matrix.
 
 use nx_vulkan_device::Caps;
+use nx_vulkan_ir::program::epilogue::MOST_VECTORS;
 use nx_vulkan_ir::{Error, Result};
 use nx_vulkan_spirv::generated::{Generated, arg};
 use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::modes::FloatModes;
+use rspirv::spirv::Op as SpirvOp;
 
-use super::generate::{DotSpec, start};
+use super::generate::{DotSpec, FACTORS, start, vector_of};
 
 /// A tile of results: those of some rows of the matrix with all vectors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -25,7 +27,7 @@ pub struct VectorTile {
 
 impl VectorTile {
     /// The most vectors.
-    pub const MOST: u64 = 8;
+    pub const MOST: u64 = MOST_VECTORS;
 
     /// The most vectors by which two matrices are multiplied at once.
     pub const MOST_OF_PAIR: u64 = 4;
@@ -95,19 +97,32 @@ impl DotSpec {
         for (operand, load, dtype) in operands {
             let is_matrix = (operand == 0) != tile.first;
             let name = if is_matrix { "matrix" } else { "vectors" };
+            if let Some(derived) = self.derived.as_ref().filter(|_| is_matrix) {
+                // Rows and contracted elements are known by their numbers.
+                linker.define("slot_matrix_free", |_, args| arg(args, 1).map(Some))?;
+                linker.define("slot_matrix_depth", |_, args| arg(args, 0).map(Some))?;
+                linker.define("slot_matrix_four", |code, args| {
+                    let four = derived.four(code, &mut params, FACTORS, [arg(args, 0)?, arg(args, 1)?])?;
+                    Ok(Some(vector_of(code, self.sum, &four)))
+                })?;
+                continue;
+            }
             self.define_positions(&mut linker, &mut params, name, operand)?;
             // The other matrix lies as this one does, elsewhere.
             let other = (is_matrix && tile.pair).then_some(("other", OTHER));
             for (name, operand) in [(name, operand)].into_iter().chain(other) {
-                if load.by_four {
-                    linker.define(&format!("slot_{name}_four"), |code, args| {
-                        self.loaded_near(code, &mut params, operand, dtype, arg(args, 0)?, 4).map(Some)
-                    })?;
-                } else {
-                    linker.define(&format!("slot_{name}"), |code, args| {
-                        self.loaded(code, &mut params, operand, dtype, arg(args, 0)?).map(Some)
-                    })?;
-                }
+                let slot = format!("slot_{name}{}", if load.by_four { "_four" } else { "" });
+                linker.define(&slot, |code, args| {
+                    let at = match args {
+                        [free, depth] => code.u32_op(SpirvOp::IAdd, *free, *depth),
+                        _ => arg(args, 0)?,
+                    };
+                    let loaded = match load.by_four {
+                        true => self.loaded_near(code, &mut params, operand, dtype, at, 4),
+                        false => self.loaded(code, &mut params, operand, dtype, at),
+                    };
+                    loaded.map(Some)
+                })?;
             }
         }
         let store = if tile.pair { "slot_store_pair" } else { "slot_store" };

@@ -8,7 +8,7 @@ use nx_vulkan_spirv::params::ParamLayout;
 use smallvec::SmallVec;
 
 use super::choice::{has_vectors, lane_tiles, launch_of, shares_results};
-use super::{Access, DotSpec, EpilogueSpec, Image, Load, Store, Tiling, VectorTile, matrix};
+use super::{Access, Derived, DotSpec, EpilogueSpec, Image, Load, Store, Tiling, VectorTile, matrix};
 use crate::kernels::launch::record;
 use crate::kernels::map::{Operand, Shapes, map};
 use crate::kernels::reduce::{Factor, Finish, Reduce, Target, inner, reduce};
@@ -417,6 +417,7 @@ fn spec(p: &Product<'_>) -> DotSpec {
         a_load: p.a.load(true),
         b_load: p.b.load(false),
         prologues: p.prologues.clone(),
+        derived: None,
         store: Store { rank: 0, contiguous: true, by_four: false, by_eight: false },
         tiling: Tiling::Square,
         guarded: false,
@@ -474,7 +475,17 @@ fn store(p: &Product<'_>, space: &Space) -> (Store, SmallVec<[(DType, Access); 2
 /// # Errors
 /// As of [`product`]; `InvalidProgram` for no splits, and for matrix units that can't take the operands.
 pub fn product_as(engine: &Engine, p: &Product<'_>, sum: CType, choice: Choice, compile: Compile) -> Result<()> {
-    product_with(engine, p, sum, choice, None, compile)
+    product_with(engine, p, sum, choice, Instead::Nothing, compile)
+}
+
+/// What stands in the place of an operand in memory.
+#[derive(Debug, Clone, Copy)]
+enum Instead<'a> {
+    Nothing,
+    /// Of the first one, or of the second.
+    Image(&'a Image<'a>, bool),
+    /// Of the matrix that vectors multiply.
+    Derived(&'a Derived),
 }
 
 /// The same of f32 on matrix units, which read one operand in place: the first one or, if it is `second`, the other
@@ -490,7 +501,50 @@ pub fn product_of_image(
     second: bool,
     compile: Compile,
 ) -> Result<()> {
-    product_with(engine, p, CType::F32, choice, Some((image, second)), compile)
+    product_with(engine, p, CType::F32, choice, Instead::Image(image, second), compile)
+}
+
+/// Few vectors by a matrix that is computed; the operand at `place` has its type and the strides that it would have in
+/// memory, and is not read. Results have the bits that they have where it lies in memory. Answers whether one kernel does
+/// it.
+///
+/// # Errors
+/// As of [`product`].
+pub fn product_of_derived(
+    engine: &Engine,
+    p: &Product<'_>,
+    (derived, place): (&Derived, usize),
+    compile: Compile,
+) -> Result<bool> {
+    if p.is_far(engine)? {
+        return Ok(false);
+    }
+    let (sum, is_reduced, choice) = way(engine, p, compile)?;
+    if is_reduced || sum != CType::F32 {
+        return Ok(false);
+    }
+    derived_as(engine, p, (derived, place), choice, compile)
+}
+
+/// The same in one way to launch it.
+///
+/// # Errors
+/// As of [`product_as`].
+pub fn derived_as(
+    engine: &Engine,
+    p: &Product<'_>,
+    (derived, place): (&Derived, usize),
+    choice: Choice,
+    compile: Compile,
+) -> Result<bool> {
+    let Tiling::Vectors(tile) = choice.tiling else { return Ok(false) };
+    let matrix = if place == 0 { &p.a } else { &p.b };
+    let load = matrix.load(place == 0);
+    if tile.first != (place == 1) || !load.along_k || !load.by_four || !tile.fits(engine.caps()) {
+        return Ok(false);
+    }
+    product_with(engine, p, CType::F32, choice, Instead::Derived(derived), compile)?;
+    Ok(true)
 }
 
 fn product_with(
@@ -498,7 +552,7 @@ fn product_with(
     p: &Product<'_>,
     sum: CType,
     choice: Choice,
-    image: Option<(&Image<'_>, bool)>,
+    instead: Instead<'_>,
     compile: Compile,
 ) -> Result<()> {
     p.check_steps(engine)?;
@@ -550,8 +604,12 @@ fn product_with(
         }
     };
     let results = Results { out: on_the_way.as_ref().unwrap_or(p.out), space, inputs, splits };
-    match tiling {
-        Tiling::Matrix(tile) => matrix::launch_product(engine, p, spec, tile, image, &results, compile)?,
+    match (tiling, instead) {
+        (Tiling::Matrix(tile), Instead::Image(image, second)) => {
+            matrix::launch_product(engine, p, spec, tile, Some((image, second)), &results, compile)?;
+        }
+        (Tiling::Matrix(tile), _) => matrix::launch_product(engine, p, spec, tile, None, &results, compile)?,
+        (_, Instead::Derived(derived)) => launch_derived(engine, p, spec, derived, &results, compile)?,
         _ => launch_plain(engine, p, spec, &results, (&[], Waits::All), compile)?,
     }
     match &on_the_way {
@@ -625,6 +683,35 @@ pub(super) fn launch_plain(
     (guard, waits): (&[&Tensor], Waits),
     compile: Compile,
 ) -> Result<()> {
+    let guard: SmallVec<[Place<'_>; 3]> = guard.iter().map(|tensor| entire(tensor)).collect();
+    launch_with(engine, p, spec, results, (&guard, &[], waits), compile)
+}
+
+/// Launches a kernel for vectors that computes the matrix.
+fn launch_derived(
+    engine: &Engine,
+    p: &Product<'_>,
+    mut spec: DotSpec,
+    derived: &Derived,
+    results: &Results<'_>,
+    compile: Compile,
+) -> Result<()> {
+    let axes = p.a.axes(true).1.len() + p.b.axes(false).1.len() + results.space.sizes.len();
+    let (of_matrix, strides) = derived.behind(axes);
+    spec.derived = Some(Box::new(of_matrix));
+    let places: SmallVec<[Place<'_>; 3]> = derived.places(&strides).collect();
+    launch_with(engine, p, spec, results, (&places, derived.sizes(), Waits::All), compile)
+}
+
+/// The same with operands between factors and those of the epilogue, which may lie along axes of their own.
+fn launch_with(
+    engine: &Engine,
+    p: &Product<'_>,
+    spec: DotSpec,
+    results: &Results<'_>,
+    (between, own_sizes, waits): (&[Place<'_>], &[u64], Waits),
+    compile: Compile,
+) -> Result<()> {
     let (a, b, splits) = (&p.a, &p.b, results.splits);
     let [rows, columns] = [a.free.elements(), b.free.elements()];
     let [depth, batches] = [a.depth.elements(), a.batch.elements()];
@@ -638,12 +725,13 @@ pub(super) fn launch_plain(
     let kernel = engine.kernel_reaching(&spec, far, compile)?;
     let (_, a_sizes, a_strides) = a.axes(true);
     let (_, b_sizes, b_strides) = b.axes(false);
-    let (sizes, b_strides, strides) = results.behind(a_sizes, (b_sizes, b_strides));
+    let (mut sizes, b_strides, strides) = results.behind(a_sizes, (b_sizes, b_strides));
+    sizes.extend_from_slice(own_sizes);
     let mut places: SmallVec<[Place<'_>; 8]> = SmallVec::new();
     for (tensor, strides) in [(&a.tensor, &a_strides), (&b.tensor, &b_strides)] {
         places.push(Place { buffer: &tensor.buffer, address: tensor.address(), strides, element_bytes: 0 });
     }
-    places.extend(guard.iter().map(|tensor| entire(tensor)));
+    places.extend_from_slice(between);
     let chunk = depth.div_ceil(splits).next_multiple_of(block);
     let extra = [rows, columns, depth, batches, chunk, splits].map(|x| x as u32);
     places.extend(results.places(&strides));

@@ -2,6 +2,7 @@
 //! those.
 
 mod choice;
+mod derived;
 mod generate;
 mod generate_matrix;
 mod generate_vectors;
@@ -24,13 +25,14 @@ use crate::{DType, Result};
 pub(crate) use choice::{accurate_splits, launch_of, shares_results};
 pub use choice::{candidates, choose, estimate, lane_tiles, matrix_candidates, plain, vector_candidates};
 pub(crate) use choice::{in_place, pays_in_place};
+pub use derived::{Derived, DerivedSpec};
 pub use generate::{Access, DotSpec, EpilogueSpec, LANES, LaneTile, Load, Store, Tile, Tiling};
 pub use generate_matrix::{Bounds, MatrixTile, Planes, SplitSpec, SplitStage};
 pub use generate_vectors::VectorTile;
 pub use image::{Image, ImageAxis};
 pub use launch::{
-    Choice, Epilogue, Matrix, MergedAxes, Outline, Product, pair_as, product, product_as, product_of_image,
-    product_pair,
+    Choice, Epilogue, Matrix, MergedAxes, Outline, Product, derived_as, pair_as, product, product_as,
+    product_of_derived, product_of_image, product_pair,
 };
 pub use matrix::{Form, InPlace, Prepared, prepare};
 
@@ -51,6 +53,7 @@ fn parts_of(dtype: DType) -> u32 {
 impl KernelSpec for DotSpec {
     fn name(&self) -> String {
         let prologues = self.prologues.iter().flatten().flat_map(|prologue| names_of_steps(&prologue.steps));
+        let derived = self.derived.iter().flat_map(|derived| names_of_steps(&derived.steps));
         let epilogue = self.epilogue.iter().flat_map(|epilogue| names_of_steps(&epilogue.steps));
         let tiling = match self.tiling {
             Tiling::Square => "square".to_string(),
@@ -61,7 +64,7 @@ impl KernelSpec for DotSpec {
             Tiling::Vectors(tile) => format!("vectors_{}", tile.count),
             Tiling::Matrix(tile) => format!("matrix_{}x{}", tile.rows, tile.columns),
         };
-        format!("{}.{tiling}.{}", name_of_ops(prologues.chain(["dot"]).chain(epilogue), "dot"), self.out)
+        format!("{}.{tiling}.{}", name_of_ops(prologues.chain(derived).chain(["dot"]).chain(epilogue), "dot"), self.out)
     }
 
     fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
@@ -111,7 +114,9 @@ impl KernelSpec for DotSpec {
         let [rows, columns, depth, batches] = [number(0)?, number(1)?, number(2)?, number(3)?];
         let results = multiplied(&[rows, columns, batches])?;
         let epilogue = self.epilogue.as_ref().map_or(0, |epilogue| flops_of(&epilogue.steps));
-        let [a, b] = self.prologues.each_ref().map(|p| p.as_ref().map_or(0, |p| flops_of(&p.steps)));
+        let [mut a, mut b] = self.prologues.each_ref().map(|p| p.as_ref().map_or(0, |p| flops_of(&p.steps)));
+        let derived = self.derived.as_ref().map_or(0, |derived| flops_of(&derived.steps));
+        *if self.derived_place() == Some(0) { &mut a } else { &mut b } += derived;
         let of_a = multiplied(&[rows, depth, batches, a])?;
         let of_b = multiplied(&[columns, depth, batches, b])?;
         let products = 1 + u64::from(matches!(self.tiling, Tiling::Vectors(tile) if tile.pair));
@@ -126,6 +131,7 @@ impl KernelSpec for DotSpec {
 
     fn element_bytes(&self, k: usize, place: &Place<'_>) -> u64 {
         match k {
+            _ if self.derived_place() == Some(k) => 0,
             0 => self.a.size_bytes(),
             1 => self.b.size_bytes(),
             _ => place.element_bytes,

@@ -7,6 +7,7 @@ mod axes;
 mod blocks;
 mod control;
 mod conv;
+mod derived;
 mod elementwise;
 mod epilogue;
 pub mod fold;

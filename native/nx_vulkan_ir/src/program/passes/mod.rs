@@ -7,6 +7,7 @@ mod clusters;
 mod counters;
 mod cse;
 mod dce;
+mod derived_factors;
 mod epilogue;
 mod expand;
 mod fold_constants;
@@ -53,9 +54,9 @@ pub fn apart(body: &Program, target: &Target) -> Result<Program> {
     checked(fuse::apart(body, target)?)
 }
 
-/// Attention, or two products side by side, in kernels of their parts.
+/// Attention, two products side by side, or one of what is computed, in kernels of their parts.
 pub fn composed(body: &Program, target: &Target) -> Result<Program> {
-    fused(body.clone(), &Target { heads: Heads::default(), paired_vectors: 0, ..*target })
+    fused(body.clone(), &Target { heads: Heads::default(), paired_vectors: 0, derived_vectors: 0, ..*target })
 }
 
 /// A fused op's body in kernels as the target says.
@@ -198,6 +199,7 @@ fn fused(mut program: Program, target: &Target) -> Result<Program> {
     program = checked(dce::run(&cse::run(&program)?)?)?;
     program = checked(recompute::run(&program, target)?)?;
     program = checked(epilogue::run(&program, target)?)?;
+    program = checked(derived_factors::run(&program, target)?)?;
     program = checked(pairs::run(&program, target)?)?;
     program = checked(prologue::run(&program, target)?)?;
     program = checked(puts::run(&program, target)?)?;

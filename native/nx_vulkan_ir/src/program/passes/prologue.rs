@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use smallvec::{SmallVec, smallvec};
 
-use super::rewrite::with_joined;
+use super::rewrite::{body_of, with_joined};
 use super::target::Target;
 use crate::program::epilogue::{self, takes_steps};
 use crate::program::fused::is_view;
@@ -89,13 +89,7 @@ fn product<'a>(
     instruction: &Instruction,
 ) -> Option<Program> {
     match &instruction.op {
-        op if epilogue::is_product(op) => {
-            let inputs: Vec<Type> = instruction.operands.iter().map(|&o| type_of(o).cloned()).collect::<Option<_>>()?;
-            let operands = (0..inputs.len() as u32).map(Operand::Input).collect();
-            let mut body = Program { inputs, outputs: vec![Operand::Result(0)], ..Program::default() };
-            body.instructions.push(Instruction { operands, ..instruction.clone() });
-            Some(body)
-        }
+        op if epilogue::is_product(op) => body_of(instruction, type_of),
         Op::Fused(body) => {
             let found = epilogue::of(body, target.joins.unit_work)?;
             (found.product == 0).then(|| (**body).clone())
@@ -157,14 +151,14 @@ fn steps<'a>(type_of: &impl Fn(Operand) -> Option<&'a Type>, instruction: &Instr
         }
     };
     let [out] = instruction.outs.as_slice() else { return None };
-    let Prologue { steps, .. } = epilogue::prologue(&body)?.prologue?;
+    let (_, Prologue { steps, .. }) = epilogue::prologue(&body)?;
     let is_cheap = steps.len() <= MAX_STEPS && steps.iter().all(|s| s.op.is_cheap(&[s.out], s.out));
     let is_narrow = !ty.dtype.is_complex() && ty.dtype.size_bytes() <= out.dtype.size_bytes().max(MAX_BYTES);
     (is_cheap && is_narrow && out.elements() <= most).then_some(Moved { operand, body, steps })
 }
 
 /// The input of a body that is this one of its operands.
-fn input(operands: &mut SmallVec<[Operand; 3]>, operand: Operand) -> Operand {
+pub(super) fn input(operands: &mut SmallVec<[Operand; 3]>, operand: Operand) -> Operand {
     let known = operands.iter().position(|&other| other == operand);
     let at = known.unwrap_or(operands.len());
     if known.is_none() {

@@ -114,6 +114,17 @@ impl Rewriter {
     }
 }
 
+/// What an instruction with one result does, as a body of its operands: that of a fused op, or the op alone.
+pub fn body_of<'a>(instruction: &Instruction, type_of: impl Fn(Operand) -> Option<&'a Type>) -> Option<Program> {
+    if let Op::Fused(body) = &instruction.op {
+        return Some((**body).clone());
+    }
+    let inputs: Vec<Type> = instruction.operands.iter().map(|&o| type_of(o).cloned()).collect::<Option<_>>()?;
+    let operands = (0..inputs.len() as u32).map(Operand::Input).collect();
+    let instructions = vec![Instruction { operands, ..instruction.clone() }];
+    Some(Program { inputs, instructions, outputs: vec![Operand::Result(0)], ..Program::default() })
+}
+
 /// The program without instructions that others took in, which alone read their results. `is_taken` is asked of each
 /// instruction and its first result, `joined` for the op that an instruction becomes with what it took in, and the old
 /// operands of that.

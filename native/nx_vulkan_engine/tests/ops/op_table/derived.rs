@@ -1,0 +1,192 @@
+//! Products by few vectors that compute the matrix from several operands: the bits that they have where it lies in
+//! memory.
+
+use nx_vulkan_engine::eager::run_program;
+use nx_vulkan_engine::kernels::dot::{
+    Choice, Derived, Matrix, MergedAxes, Product, Tiling, VectorTile, derived_as, product_as,
+};
+use nx_vulkan_engine::program::epilogue::{self, Factor};
+use nx_vulkan_engine::program::fused::{Load, through};
+use nx_vulkan_engine::program::passes::{Target, optimize};
+use nx_vulkan_engine::program::{Binary, Builder, Op, Operand, Program, Unary};
+use nx_vulkan_engine::tuning::target;
+use nx_vulkan_engine::{CType, Compile, DType, DeviceKind, Tensor, Type, View};
+
+use super::values::{Range, operand};
+use super::{download, engine, finish, rng, upload};
+use crate::compare::{Bound, mismatch};
+
+/// What a matrix of so many rows and contracted elements is computed from, in a type.
+type Weights = fn(&Builder, [u64; 2], DType) -> Operand;
+
+const KINDS: [(&str, u64, Weights); 5] = [
+    // Groups of 32 elements with a scale and a bias, eight in a word.
+    ("4 bits", 32, |b, [rows, depth], dtype| {
+        let groups = depth / 32;
+        let words = b.input(DType::U32, &[rows, groups * 4]);
+        let scales = b.input(DType::F16, &[rows, groups]);
+        let biases = b.input(DType::F16, &[rows, groups]);
+        let shifts = b.multiply(b.iota(DType::U32, &[1, 1, 1, 8], Some(3)), 4.0);
+        let words = b.reshape(words, &[rows, groups, 4, 1]);
+        let shifted = b.binary(Binary::RightShift, words, shifts);
+        let bits = b.as_type(b.binary(Binary::BitwiseAnd, shifted, 15.0), DType::F32);
+        let [scales, biases] = [scales, biases].map(|x| b.reshape(b.as_type(x, DType::F32), &[rows, groups, 1, 1]));
+        b.as_type(b.reshape(b.add(b.multiply(bits, scales), biases), &[rows, depth]), dtype)
+    }),
+    // A scale for each row.
+    ("s8", 4, |b, [rows, depth], dtype| {
+        let bytes = b.input(DType::S8, &[rows, depth]);
+        let scales = b.input(DType::F32, &[rows, 1]);
+        b.as_type(b.multiply(b.as_type(bytes, DType::F32), scales), dtype)
+    }),
+    // The index of an element counts.
+    ("index", 4, |b, [rows, depth], dtype| {
+        let bytes = b.input(DType::U8, &[rows, depth]);
+        let counted = b.as_type(b.iota(DType::S32, &[rows, depth], None), DType::F32);
+        b.as_type(b.multiply(b.unary(Unary::Sin, counted), b.as_type(bytes, DType::F32)), dtype)
+    }),
+    // Rows that lie across.
+    ("turned", 4, |b, [rows, depth], dtype| {
+        let bytes = b.input(DType::S8, &[depth, rows]);
+        let scales = b.input(DType::Bf16, &[depth]);
+        let turned = b.as_type(b.transpose(bytes, &[1, 0]), DType::F32);
+        b.as_type(b.multiply(turned, b.as_type(b.reshape(scales, &[1, depth]), DType::F32)), dtype)
+    }),
+    // Four elements in a byte, neighbours of which are far apart in the matrix.
+    ("2 bits", 16, |b, [rows, depth], dtype| {
+        let bytes = b.reshape(b.input(DType::U8, &[rows, depth / 4]), &[rows, 1, depth / 4]);
+        let shifts = b.as_type(b.multiply(b.iota(DType::S32, &[1, 4, 1], Some(1)), 2.0), DType::U8);
+        let bits = b.binary(Binary::BitwiseAnd, b.binary(Binary::RightShift, bytes, shifts), 3.0);
+        let scale = b.input(DType::F32, &[]);
+        b.as_type(b.reshape(b.multiply(b.as_type(bits, DType::F32), scale), &[rows, depth]), dtype)
+    }),
+];
+
+fn gpu() -> Target {
+    target::of(DeviceKind::Discrete, 1024, false)
+}
+
+/// The product of a matrix and vectors, `first` where these are the rows of the result, with a bias and a residual
+/// behind it.
+fn product(weights: Weights, [vectors, rows, depth]: [u64; 3], first: bool, dtype: DType, followed: bool) -> Program {
+    let b = Builder::new();
+    let x = b.input(dtype, &[vectors, depth]);
+    let matrix = weights(&b, [rows, depth], dtype);
+    let factors = if first { [x, matrix] } else { [matrix, x] };
+    let mut out = b.dot_axes(factors, [&[1], &[1]], [&[], &[]]);
+    if followed {
+        let shape = if first { [1, rows] } else { [rows, 1] };
+        out = b.add(out, b.input(dtype, &shape));
+    }
+    b.finish(&[out]).unwrap()
+}
+
+fn loaded(load: &Load, inputs: &[Tensor]) -> Tensor {
+    let tensor = &inputs[load.operand as usize];
+    Tensor::new(tensor.buffer().clone(), through(View::clone(tensor.view()), &load.views).unwrap()).unwrap()
+}
+
+/// A matrix of one tensor, `[free, depth]`.
+fn matrix(tensor: &Tensor) -> Matrix {
+    let axis = |axis: usize| MergedAxes::new(&tensor.view().shape[axis..=axis], &tensor.view().strides[axis..=axis]);
+    Matrix { tensor: tensor.clone(), batch: MergedAxes::new(&[], &[]), free: axis(0), depth: axis(1) }
+}
+
+#[test]
+fn derived_matrices_have_the_bits_of_those_in_memory() {
+    let mut rng = rng(131);
+    for (k, (name, least, weights)) in KINDS.into_iter().enumerate() {
+        for vectors in [1, 2, 3, 8] {
+            let first = rng.below(2) == 0;
+            let [rows, depth] = [32 + rng.below(40), least * (8 + rng.below(40))];
+            // Sums of f32 by one vector are reductions.
+            let types: &[DType] = if vectors == 1 { &[DType::Bf16, DType::F16] } else { &[DType::Bf16, DType::F32] };
+            let dtype = types[(k + vectors as usize) % types.len()];
+            let program = product(weights, [vectors, rows, depth], first, dtype, false);
+            let inputs: Vec<Tensor> =
+                program.inputs.iter().map(|ty| upload(&operand(ty, Range::Ordinary, 0, &mut rng))).collect();
+            let optimized = optimize(program, &gpu()).unwrap();
+            let [instruction] = optimized.instructions.as_slice() else { panic!("{name} of {dtype}: {optimized}") };
+            let Op::Fused(body) = &instruction.op else { panic!("{name}: {optimized}") };
+            let operands: Vec<Tensor> = instruction
+                .operands
+                .iter()
+                .map(|o| if let Operand::Input(i) = o { inputs[*i as usize].clone() } else { panic!("{o}") })
+                .collect();
+            let found = epilogue::of(body, u64::MAX).unwrap();
+            let place = usize::from(first);
+            let Factor::Derived(plan) = &found.factors[place] else { panic!("{name}: {found:?}") };
+            let derived =
+                Derived::of(plan, rows, plan.loads.iter().map(|load| loaded(load, &operands)).collect()).unwrap();
+            // The matrix as a program of its own gives it.
+            let b = Builder::new();
+            b.input(dtype, &[vectors, depth]);
+            let alone = weights(&b, [rows, depth], dtype);
+            let stored = run_program(engine(), &b.finish(&[alone]).unwrap(), &inputs).unwrap().remove(0);
+            let x = &inputs[0];
+            let shape = if first { [vectors, rows] } else { [rows, vectors] };
+            let run = |of_matrix: &Tensor, choice: Choice, is_derived: bool| {
+                let out = Tensor::uninitialized(engine(), &Type::new(dtype, &shape)).unwrap();
+                let [a, b] = if first { [matrix(x), matrix(of_matrix)] } else { [matrix(of_matrix), matrix(x)] };
+                let p = Product { a, b, out: &out, prologues: [None, None], epilogue: None };
+                match is_derived {
+                    true => assert!(derived_as(engine(), &p, (&derived, place), choice, Compile::Allowed).unwrap()),
+                    false => product_as(engine(), &p, CType::F32, choice, Compile::Allowed).unwrap(),
+                }
+                download(&out)
+            };
+            let nowhere = Tensor::uninitialized(engine(), &Type::new(dtype, &[rows, depth])).unwrap();
+            let tiles: Vec<VectorTile> =
+                VectorTile::all(vectors, first).filter(|tile| tile.fits(engine().caps())).collect();
+            let tile = tiles[(k + vectors as usize) % tiles.len()];
+            let choice = Choice { tiling: Tiling::Vectors(tile), splits: 1 + rng.below(3) };
+            let (want, got) = (run(&stored, choice, false), run(&nowhere, choice, true));
+            let wrong = mismatch(&got, &[want], Bound::Exact);
+            assert!(wrong.is_none(), "{vectors} by {name}, {rows} x {depth} {dtype}, {choice:?}: {wrong:?}");
+        }
+    }
+    finish();
+}
+
+/// What passes make for a GPU runs anywhere, with the bits of the ops one by one: by one kernel, or where none of this
+/// device's takes it, by several.
+#[test]
+fn products_of_what_is_derived_run_on_any_device() {
+    let mut rng = rng(132);
+    for (name, least, weights) in KINDS {
+        for (vectors, first, dtype) in [(1, true, DType::Bf16), (3, false, DType::F32), (8, true, DType::F16)] {
+            let sizes = [vectors, 33 + rng.below(20), least * (8 + rng.below(9))];
+            let program = product(weights, sizes, first, dtype, true);
+            let inputs: Vec<Tensor> =
+                program.inputs.iter().map(|ty| upload(&operand(ty, Range::Ordinary, 0, &mut rng))).collect();
+            let optimized = optimize(program.clone(), &gpu()).unwrap();
+            assert_eq!(optimized.instructions.len(), 1, "{name}: {optimized}");
+            let [want, got] = [&program, &optimized]
+                .map(|program| download(&run_program(engine(), program, &inputs).unwrap().remove(0)));
+            let wrong = mismatch(&got, &[want], Bound::Exact);
+            assert!(wrong.is_none(), "{sizes:?} of {name}, {dtype}: {wrong:?}");
+        }
+    }
+    finish();
+}
+
+/// Where a product takes each element more than once, or several read it, or as many bytes are read, it is stored.
+#[test]
+fn what_is_read_again_is_stored() {
+    let (_, _, weights) = KINDS[0];
+    let kernels = |program: Program| optimize(program, &gpu()).unwrap().instructions.len();
+    assert_eq!(kernels(product(weights, [1, 64, 64], true, DType::Bf16, true)), 1);
+    assert!(kernels(product(weights, [9, 64, 64], true, DType::Bf16, false)) > 1);
+    assert!(kernels(product(weights, [1, 64, 64], true, DType::F32, false)) > 1, "a reduction");
+    let b = Builder::new();
+    let (x, y) = (b.input(DType::Bf16, &[1, 64]), b.input(DType::Bf16, &[2, 64]));
+    let matrix = weights(&b, [64, 64], DType::Bf16);
+    let of = |x: Operand| b.dot_axes([x, matrix], [&[1], &[1]], [&[], &[]]);
+    let outs = [of(x), of(y)];
+    assert_eq!(kernels(b.finish(&outs).unwrap()), 3);
+    let b = Builder::new();
+    let x = b.input(DType::Bf16, &[1, 64]);
+    let [p, q] = [0, 1].map(|_| b.input(DType::Bf16, &[64, 64]));
+    let out = b.dot_axes([x, b.multiply(p, q)], [&[1], &[1]], [&[], &[]]);
+    assert_eq!(kernels(b.finish(&[out]).unwrap()), 2);
+}
