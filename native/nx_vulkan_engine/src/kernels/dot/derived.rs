@@ -11,6 +11,7 @@ use nx_vulkan_spirv::steps::{dtype_of, find, run_steps};
 use rspirv::spirv::{Op as SpirvOp, Word};
 use smallvec::SmallVec;
 
+use super::takes_eights;
 use crate::Tensor;
 use crate::kernels::Place;
 use crate::kernels::map::Port;
@@ -73,7 +74,9 @@ impl Derived {
             }
         }
         let [_, depth] = &parts;
-        let are_groups = depth.last().is_some_and(|n| n.is_multiple_of(DERIVED_TOGETHER));
+        let together =
+            if takes_eights(plan.stores.first()?.ty.dtype) { 2 * DERIVED_TOGETHER } else { DERIVED_TOGETHER };
+        let are_groups = depth.last().is_some_and(|n| n.is_multiple_of(together));
         if !are_groups || space.strides.iter().flatten().any(|&stride| stride < 0) {
             return None;
         }
@@ -129,19 +132,24 @@ fn port(load: &Tensor, strides: &[i64]) -> Port {
 }
 
 impl DerivedSpec {
-    /// The elements of four neighbours in a row, from a contracted one on that is a multiple of four, as f32. Its operands
-    /// are those of the kernel from `first` on. What depends on the row alone, or on the contracted element alone, is
-    /// computed of it alone, so that rows and steps share it.
+    /// The elements of four neighbours in a row, as f32, from one on that is so many behind a contracted one, where both
+    /// fours of eight are neighbours along the last axis. Its operands are those of the kernel from `first` on. What
+    /// depends on the row alone, or on the contracted element alone, is computed of it alone, so that rows and fours
+    /// share it.
     pub(super) fn four(
         &self,
         code: &mut Code<'_, '_>,
         params: &mut ParamLayout,
         first: u8,
-        [row, depth]: [Word; 2],
+        [row, depth, behind]: [Word; 3],
     ) -> Result<SmallVec<[Word; 4]>> {
         let [rows, contracted] = self.ranks;
         let mut coordinates = access::coordinates(code, params, row, self.axis, rows)?;
         coordinates.extend(access::coordinates(code, params, depth, self.axis + rows, contracted)?);
+        let depth = code.u32_op(SpirvOp::IAdd, depth, behind);
+        if let Some(last) = coordinates.last_mut() {
+            *last = code.u32_op(SpirvOp::IAdd, *last, behind);
+        }
         let linear =
             match self.steps.iter().flat_map(|step| &step.args).chain([&self.result]).any(|r| *r == Ref::Linear) {
                 true => {

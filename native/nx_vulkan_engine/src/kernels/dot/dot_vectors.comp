@@ -11,8 +11,9 @@
 #extension GL_EXT_control_flow_attributes : require
 // Batched product of a matrix and up to COUNT vectors, of f32 sums. A workgroup computes what 4 LANES rows of the
 // matrix give. TEAMS teams of LANES invocations share out the contracted elements: an invocation takes four of them of
-// four rows at a time, straight from memory, and the teams' sums are added up in pairs. Which elements a team takes
-// depends on nothing but TEAMS, so that no bits depend on how operands lie. Parameters: rows m, columns n, contracted
+// four rows at a time, or twice four where elements are narrow, straight from memory, and the teams' sums are added up in
+// pairs. Which elements a team takes depends on nothing but TEAMS and the type, so that no bits depend on how operands
+// lie. Parameters: rows m, columns n, contracted
 // k, batches, elements of k per split (a multiple of STEP), splits. Either the rows or the columns are the matrix's,
 // the other ones are the vectors. With PAIR, two matrices that lie alike are multiplied, each as it is alone, and the
 // results of both are stored together.
@@ -48,18 +49,25 @@ layout(constant_id = 2) const uint MATRIX_BY_FOUR = 1u;
 layout(constant_id = 3) const uint VECTORS_BY_FOUR = 1u;
 // Whether the vectors are the rows of the product.
 layout(constant_id = 13) const uint VECTORS_FIRST = 0u;
+// Whether an invocation takes eight neighbours along k before those of the next step, and not four.
+layout(constant_id = 17) const uint EIGHTS = 0u;
+// Whether all that an invocation takes in a step lies before the end, if the first of it does: branches around loads would
+// make it wait for each.
+layout(constant_id = 18) const uint WHOLE = 0u;
+#define WITHIN(k) (WHOLE != 0u || (k) < end)
 
-// Positions of a row or vector and of a contracted element; the element at both, and four neighbours from it on.
+// Positions of a row or vector and of a contracted element; the element at both, and four neighbours from it on, or from
+// one that is so many behind it.
 uint slot_matrix_free(const in uint batch, const in uint m) { return batch + m; }
 uint slot_vectors_free(const in uint batch, const in uint n) { return batch - n; }
 uint slot_matrix_depth(const in uint k) { return k; }
 uint slot_vectors_depth(const in uint k) { return k + 1u; }
 float slot_matrix(const in uint free, const in uint depth) { return float(free + depth); }
 float slot_vectors(const in uint at) { return float(at + 1u); }
-vec4 slot_matrix_four(const in uint free, const in uint depth) { return vec4(free + depth); }
+vec4 slot_matrix_four(const in uint free, const in uint depth, const in uint behind) { return vec4(free + depth - behind); }
 #ifdef PAIR
 float slot_other(const in uint free, const in uint depth) { return float(free + depth + 2u); }
-vec4 slot_other_four(const in uint free, const in uint depth) { return vec4(free + depth + 2u); }
+vec4 slot_other_four(const in uint free, const in uint depth, const in uint behind) { return vec4(free + depth + behind); }
 #endif
 vec4 slot_vectors_four(const in uint at) { return vec4(at + 1u); }
 #ifdef PAIR
@@ -101,22 +109,23 @@ void main() {
     [[unroll]] for (uint i = 0u; i < 4u; ++i) [[unroll]] for (uint n = 0u; n < COUNT; ++n) others[i][n] = 0.0;
 #endif
 
-// Fetches the elements k to k + 3 of four rows: a vector for each row, or where rows are neighbours for each element.
-// Those past the end are zeros.
-#define FETCH(fetched, k, element_of, four_of) \
+// Fetches four elements from `behind` those at k on, of four rows: a vector for each row, or where rows are neighbours for
+// each element. Those past the end are zeros.
+#define FETCH(fetched, k, behind, element_of, four_of) \
     vec4 fetched[4]; \
     [[unroll]] for (uint i = 0u; i < 4u; ++i) { \
         fetched[i] = vec4(0.0); \
         if (MATRIX_ALONG_K != 0u) { \
             if (MATRIX_BY_FOUR != 0u) { \
-                if (k < end) fetched[i] = four_of(at[i], slot_matrix_depth(k)); \
+                if (WITHIN(k + behind)) fetched[i] = four_of(at[i], slot_matrix_depth(k), behind); \
             } else { \
-                [[unroll]] for (uint j = 0u; j < 4u; ++j) if (k + j < end) fetched[i][j] = element_of(at[i], slot_matrix_depth(k + j)); \
+                [[unroll]] for (uint j = 0u; j < 4u; ++j) \
+                    if (WITHIN(k + behind + j)) fetched[i][j] = element_of(at[i], slot_matrix_depth(k + behind + j)); \
             } \
-        } else if (k + i < end) { \
-            uint element = slot_matrix_depth(k + i); \
+        } else if (WITHIN(k + behind + i)) { \
+            uint element = slot_matrix_depth(k + behind + i); \
             if (MATRIX_BY_FOUR != 0u) { \
-                fetched[i] = four_of(at[0], element); \
+                fetched[i] = four_of(at[0], element, 0u); \
             } else { \
                 [[unroll]] for (uint j = 0u; j < 4u; ++j) fetched[i][j] = element_of(at[j], element); \
             } \
@@ -130,10 +139,10 @@ void main() {
         [[unroll]] for (uint v = 0u; v < NEAR; ++v) factors[v] = vec4(0.0); \
         if (VECTORS_BY_FOUR != 0u && VECTORS_ALONG_K != 0u) { \
             [[unroll]] for (uint v = 0u; v < NEAR; ++v) \
-                if (k < end) factors[v] = slot_vectors_four(slot_vectors_free(batch, min(n + v, vectors - 1u)) + slot_vectors_depth(k)); \
+                if (WITHIN(k)) factors[v] = slot_vectors_four(slot_vectors_free(batch, min(n + v, vectors - 1u)) + slot_vectors_depth(k)); \
         } else if (VECTORS_BY_FOUR != 0u) { \
             [[unroll]] for (uint j = 0u; j < 4u; ++j) { \
-                if (k + j < end) { \
+                if (WITHIN(k + j)) { \
                     vec4 four = slot_vectors_four(slot_vectors_free(batch, min(n, vectors - 4u)) + slot_vectors_depth(k + j)); \
                     [[unroll]] for (uint v = 0u; v < NEAR; ++v) factors[v][j] = four[v]; \
                 } \
@@ -141,7 +150,7 @@ void main() {
         } else { \
             [[unroll]] for (uint v = 0u; v < NEAR; ++v) \
                 [[unroll]] for (uint j = 0u; j < 4u; ++j) \
-                    if (k + j < end) factors[v][j] = slot_vectors(slot_vectors_free(batch, min(n + v, vectors - 1u)) + slot_vectors_depth(k + j)); \
+                    if (WITHIN(k + j)) factors[v][j] = slot_vectors(slot_vectors_free(batch, min(n + v, vectors - 1u)) + slot_vectors_depth(k + j)); \
         } \
         [[unroll]] for (uint j = 0u; j < 4u; ++j) \
             [[unroll]] for (uint i = 0u; i < 4u; ++i) { \
@@ -150,20 +159,29 @@ void main() {
             } \
     }
 
-    // Two steps at once, or one of both matrices, so that enough of them is on its way.
+    // Two fours at once, or one of both matrices, so that enough of them is on its way.
+    const uint together = EIGHTS != 0u ? 8u : 4u;
 #ifdef PAIR
-    for (uint k = begin + team * 4u; k < end; k += STEP) {
-        FETCH(one, k, slot_matrix, slot_matrix_four)
-        FETCH(other, k, slot_other, slot_other_four)
+    for (uint k = begin + team * together; k < end; k += together * TEAMS) {
+        FETCH(one, k, 0u, slot_matrix, slot_matrix_four)
+        FETCH(other, k, 0u, slot_other, slot_other_four)
         ADD(sums, one, k)
         ADD(others, other, k)
+        if (EIGHTS != 0u) {
+            FETCH(next, k, 4u, slot_matrix, slot_matrix_four)
+            FETCH(next_other, k, 4u, slot_other, slot_other_four)
+            ADD(sums, next, k + 4u)
+            ADD(others, next_other, k + 4u)
+        }
     }
 #else
-    for (uint k = begin + team * 4u; k < end; k += 2u * STEP) {
-        FETCH(one, k, slot_matrix, slot_matrix_four)
-        FETCH(other, k + STEP, slot_matrix, slot_matrix_four)
+    for (uint k = begin + team * together; k < end; k += 2u * STEP) {
+        uint second = EIGHTS != 0u ? k : k + STEP;
+        const uint behind = EIGHTS != 0u ? 4u : 0u;
+        FETCH(one, k, 0u, slot_matrix, slot_matrix_four)
+        FETCH(other, second, behind, slot_matrix, slot_matrix_four)
         ADD(sums, one, k)
-        ADD(sums, other, k + STEP)
+        ADD(sums, other, second + behind)
     }
 #endif
 

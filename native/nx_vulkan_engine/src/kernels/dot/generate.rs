@@ -244,7 +244,7 @@ pub struct DotSpec {
     pub guarded: bool,
     /// On matrix units: whether low parts of `b` come before those of `a`.
     pub low_b_first: bool,
-    /// On matrix units: whether contracted elements end within a step.
+    /// On matrix units: whether contracted elements end within a step. By vectors: within eight of them.
     pub ends_early: bool,
     /// Whether parameters may fill `ParamLayout::WIDE_PUSH_WORDS` of push constants.
     pub wide: bool,

@@ -102,7 +102,8 @@ impl DotSpec {
                 linker.define("slot_matrix_free", |_, args| arg(args, 1).map(Some))?;
                 linker.define("slot_matrix_depth", |_, args| arg(args, 0).map(Some))?;
                 linker.define("slot_matrix_four", |code, args| {
-                    let four = derived.four(code, &mut params, FACTORS, [arg(args, 0)?, arg(args, 1)?])?;
+                    let at = [arg(args, 0)?, arg(args, 1)?, arg(args, 2)?];
+                    let four = derived.four(code, &mut params, FACTORS, at)?;
                     Ok(Some(vector_of(code, self.sum, &four)))
                 })?;
                 continue;
@@ -113,10 +114,10 @@ impl DotSpec {
             for (name, operand) in [(name, operand)].into_iter().chain(other) {
                 let slot = format!("slot_{name}{}", if load.by_four { "_four" } else { "" });
                 linker.define(&slot, |code, args| {
-                    let at = match args {
-                        [free, depth] => code.u32_op(SpirvOp::IAdd, *free, *depth),
-                        _ => arg(args, 0)?,
-                    };
+                    let mut at = arg(args, 0)?;
+                    for &further in args.iter().skip(1) {
+                        at = code.u32_op(SpirvOp::IAdd, at, further);
+                    }
                     let loaded = match load.by_four {
                         true => self.loaded_near(code, &mut params, operand, dtype, at, 4),
                         false => self.loaded(code, &mut params, operand, dtype, at),

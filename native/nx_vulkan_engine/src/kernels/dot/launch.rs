@@ -380,11 +380,17 @@ pub fn pair_as(
     if !is_matrix || !matrix.lies_as(beside, place == 0) || !tile.fits(engine.caps()) || !p.reaches_inputs(engine) {
         return Ok(false);
     }
-    let mut spec = DotSpec { tiling: Tiling::Vectors(tile), wide: is_wide(engine), ..spec(p) };
+    let ends_early = ends_within_eights(p);
+    let mut spec = DotSpec { tiling: Tiling::Vectors(tile), wide: is_wide(engine), ends_early, ..spec(p) };
     let space = direct(p, &mut spec, false);
     let results = Results { out: p.out, space, inputs: p.inputs(), splits: 1 };
     launch_plain(engine, p, spec, &results, (&[&beside.tensor], Waits::All), compile)?;
     Ok(true)
+}
+
+/// Whether the contracted elements are no whole groups of eight.
+fn ends_within_eights(p: &Product<'_>) -> bool {
+    !p.a.depth.elements().is_multiple_of(8)
 }
 
 /// Whether parameters may fill `ParamLayout::WIDE_PUSH_WORDS`.
@@ -569,6 +575,7 @@ fn product_with(
             let reason = format!("{vectors} vectors with sums of {} for {tile:?}", sum.name());
             return Err(Error::InvalidProgram { op: "dot".to_string(), reason });
         }
+        spec.ends_early = ends_within_eights(p);
     }
     if let Tiling::Lanes(tile) = tiling {
         if !lane_tiles(engine.model(), sum).contains(&tile) {
