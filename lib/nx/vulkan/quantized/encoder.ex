@@ -1,0 +1,121 @@
+defmodule Nx.Vulkan.Quantized.Encoder do
+  @moduledoc false
+
+  # GGUF's blocks of f32 `{..., k}`, as u8 `{..., k / weights, bytes}`, in the steps of ggml's quantize_row_*_ref.
+
+  import Nx.Defn
+
+  alias Nx.Vulkan.Quantized.{Fit, Formats}
+
+  @formats [:q4_0, :q4_1, :q5_0, :q5_1, :q8_0, :q4_k]
+
+  deftransform encode(tensor, format) do
+    if format not in @formats do
+      raise ArgumentError,
+            "expected a format that can be made, one of #{inspect(@formats)}, an affine one or one of floats of 8 bits, " <>
+              "got: #{inspect(format)}"
+    end
+
+    {weights, _bytes} = Formats.block(format)
+    x = Nx.reshape(tensor, {:auto, weights})
+    apply(__MODULE__, format, [x]) |> Nx.reshape(Formats.shapes(tensor.shape, format).blocks)
+  end
+
+  defn q4_0(x) do
+    {d, q} = around(x, half: 8)
+    join([f16(d), nibbles(q)])
+  end
+
+  defn q4_1(x) do
+    {d, m, q} = above(x, levels: 15)
+    join([f16(d), f16(m), nibbles(q)])
+  end
+
+  defn q5_0(x) do
+    {d, q} = around(x, half: 16)
+    join([f16(d), fifth_bits(q), nibbles(q &&& 15)])
+  end
+
+  defn q5_1(x) do
+    {d, m, q} = above(x, levels: 31)
+    join([f16(d), f16(m), fifth_bits(q), nibbles(q &&& 15)])
+  end
+
+  defn q8_0(x) do
+    d = Nx.reduce_max(Nx.abs(x), axes: [1], keep_axes: true) / 127
+    q = Nx.as_type(Nx.round(x * Fit.reciprocal(d)), :s8)
+    join([f16(d), Nx.bitcast(q, :u8)])
+  end
+
+  # 63 levels of scales and biases of six bits.
+  defn q4_k(x) do
+    x = Nx.reshape(x, {:auto, 32})
+    mean = Nx.sqrt(Nx.sum(x * x, axes: [1], keep_axes: true) / 32)
+    {scales, biases} = Fit.least_squares(x, mean + Nx.abs(x), levels: 15, first: -1.0, step: 0.1, count: 21, most: 0)
+    {d, scale_levels} = six_bits(Nx.reshape(scales, {:auto, 8}))
+    {m, bias_levels} = six_bits(Nx.reshape(-biases, {:auto, 8}))
+    scale = Nx.reshape(stored(d) * scale_levels, {:auto, 1})
+    bias = Nx.reshape(stored(m) * bias_levels, {:auto, 1})
+    q = Nx.as_type(Fit.integers(Fit.quotient(x + bias, scale), 15), :u8)
+    join([f16(d), f16(m), factors(scale_levels, bias_levels), pairs(q)])
+  end
+
+  defnp six_bits(x) do
+    most = Nx.max(Nx.reduce_max(x, axes: [1], keep_axes: true), 0)
+    {most / 63, Fit.integers(x * (Fit.reciprocal(most) * 63), 63)}
+  end
+
+  # Scale and integers, of which the middle is 0.
+  defnp around(x, opts) do
+    d = Fit.extreme(x) / -opts[:half]
+    q = x * Fit.reciprocal(d) + (opts[:half] + 0.5)
+    {d, Nx.as_type(Nx.clip(Nx.floor(q), 0, 2 * opts[:half] - 1), :u8)}
+  end
+
+  # Scale, least number and integers.
+  defnp above(x, opts) do
+    {d, min} = Fit.extremes(x, opts)
+    q = (x - min) * Fit.reciprocal(d) + 0.5
+    {d, min, Nx.as_type(Nx.clip(Nx.floor(q), 0, opts[:levels]), :u8)}
+  end
+
+  ## Parts of blocks
+
+  deftransformp(join(parts), do: Nx.concatenate(parts, axis: 1))
+
+  defnp(stored(x), do: Nx.as_type(Nx.as_type(x, :f16), :f32))
+
+  defnp f16(x) do
+    word = Nx.bitcast(Nx.as_type(x, :f16), :u16)
+    Nx.concatenate([Nx.as_type(word &&& 255, :u8), Nx.as_type(word >>> 8, :u8)], axis: 1)
+  end
+
+  # The first 16 in the lower bits.
+  defnp(nibbles(q), do: q[[.., 0..15]] ||| q[[.., 16..31]] <<< 4)
+
+  defnp fifth_bits(q) do
+    bits = Nx.reshape(q >>> 4, {:auto, 4, 8}) <<< Nx.iota({1, 1, 8}, type: :u8)
+    Nx.as_type(Nx.sum(bits, axes: [2]), :u8)
+  end
+
+  # Of {8 * blocks, 32}: 32 in the lower bits, the next 32 in the upper ones.
+  defnp pairs(q) do
+    q = Nx.reshape(q, {:auto, 4, 2, 32})
+    Nx.reshape(q[[.., .., 0]] ||| q[[.., .., 1]] <<< 4, {:auto, 128})
+  end
+
+  defnp factors(scales, biases) do
+    {scales, biases} = {Nx.as_type(scales, :u8), Nx.as_type(biases, :u8)}
+    {s, s_second} = {scales[[.., 0..3]], scales[[.., 4..7]]}
+    {m, m_second} = {biases[[.., 0..3]], biases[[.., 4..7]]}
+
+    Nx.concatenate(
+      [
+        s ||| (s_second >>> 4) <<< 6,
+        m ||| (m_second >>> 4) <<< 6,
+        (s_second &&& 15) ||| (m_second &&& 15) <<< 4
+      ],
+      axis: 1
+    )
+  end
+end
