@@ -57,7 +57,8 @@ exclude =
     :deferred_doctests,
     :posteriors,
     :chain_sweep,
-    :models
+    :models,
+    :gguf_damage
   ] ++
     if(device, do: [], else: [:device])
 

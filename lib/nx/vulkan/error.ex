@@ -29,6 +29,7 @@ defmodule Nx.Vulkan.Error do
     * `:timed_out` - the device completed nothing for the time limit of the
       [configuration](configuration.md#a-time-limit). It may still do so: asking again waits again
     * `:bad_shader` - a SPIR-V file that can't be read, is malformed or does not fit the call
+    * `:bad_file` - a file of a model is none of its format, or damaged: `details` has the field and its offset
     * `:no_convergence` - an iteration did not settle
     * `:vulkan` - a Vulkan call failed
     * `:io` - a file could not be read or written
@@ -46,6 +47,7 @@ defmodule Nx.Vulkan.Error do
           | :device_lost
           | :timed_out
           | :bad_shader
+          | :bad_file
           | :no_convergence
           | :vulkan
           | :io

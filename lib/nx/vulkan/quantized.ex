@@ -21,18 +21,18 @@ defmodule Nx.Vulkan.Quantized do
   `{..., n, k * bits / 32}`, with the first integer in the lowest bits, as in MLX; `scales` and `biases` are f32, f16 or
   bf16 `{..., n, k / group}`. A value is `scale * q + bias` or, without `biases`, `scale * (q - 2 ** (bits - 1))`.
 
-  `:q4_0`, `:q4_1`, `:q5_0`, `:q5_1`, `:q8_0`, `:q2_k`, `:q3_k`, `:q4_k`, `:q5_k`, `:q6_k`, `:q8_k`, `:iq4_nl`, `:iq4_xs`,
-  `:tq1_0`, `:tq2_0`, `:mxfp4` and `:nvfp4` are those of GGUF. `blocks` is u8 `{..., n, k / weights, bytes}`, the blocks as
-  they are in files.
+  `:q4_0`, `:q4_1`, `:q5_0`, `:q5_1`, `:q8_0`, `:q2_k`, `:q3_k`, `:q4_k`, `:q5_k`, `:q6_k`, `:q8_k`, `:iq4_nl`,
+  `:iq4_xs`, `:tq1_0`, `:tq2_0`, `:mxfp4` and `:nvfp4` are those of GGUF. `blocks` is u8
+  `{..., n, k / weights, bytes}`, the blocks as they are in files.
 
   `{type, part}` is a float of 8 bits, `:f8_e4m3fn` or `:f8` (E5M2), with a scale for each `part`. `weight` is
-  `{..., n, k}` of that type, `scales` is `{}` for `:tensor`, `{..., n, 1}` for `:channel`, and `{..., n / 128, k / 128}`,
-  rounded up, for `:block`. A value is `scale * weight`.
+  `{..., n, k}` of that type, `scales` is `{}` for `:tensor`, `{..., n, 1}` for `:channel`, and
+  `{..., n / 128, k / 128}`, rounded up, for `:block`. A value is `scale * weight`.
 
   ## Errors of formats
 
-  Of 262,144 normal numbers in rows of 1,024, quantised by `quantize/3`: the root of the mean square of the error over that
-  of the numbers, and the largest error over that root.
+  Of 262,144 normal numbers in rows of 1,024, quantised by `quantize/3`: the root of the mean square of the error over
+  that of the numbers, and the largest error over that root.
 
   | format | bits per weight | rms | largest |
   |---|---:|---:|---:|
@@ -63,8 +63,8 @@ defmodule Nx.Vulkan.Quantized do
   | `{:f8_e4m3fn, part}` | 8.00 to 8.03 | 0.0264 | 0.1682 |
   | `{:f8, part}` | 8.00 to 8.03 | 0.0527 | 0.3363 |
 
-  For all numbers affine formats with `scales: :minmax` are off by half of a scale at most, symmetric ones by a whole one,
-  besides what scales, times the integers, and biases lose when they are rounded to their type.
+  For all numbers affine formats with `scales: :minmax` are off by half of a scale at most, symmetric ones by a whole
+  one, besides what scales, times the integers, and biases lose when they are rounded to their type.
   """
 
   import Nx.Defn
@@ -110,8 +110,8 @@ defmodule Nx.Vulkan.Quantized do
 
   ## Errors
 
-  An `ArgumentError` for a format or an option that there is not, and a shape that does not fit. Values have to be finite,
-  and scales within the range of their type.
+  An `ArgumentError` for a format or an option that there is not, and a shape that does not fit. Values have to be
+  finite, and scales within the range of their type.
 
   ## Examples
 
@@ -173,8 +173,8 @@ defmodule Nx.Vulkan.Quantized do
   @doc """
   The values, of the type `:type`, f32 by default, or `:f16`, `:bf16`, `:f64`.
 
-  Computed in f32 and rounded to another type once, at the end. It is an elementwise expression of the stored tensors:
-  in a compiled function it becomes part of the kernel that uses it, or is one kernel. It has no gradient.
+  Computed in f32 and rounded to another type once, at the end. It is an elementwise expression of the stored tensors,
+  which a compiled function has in one kernel or as part of one (two for `:tq1_0`). It has no gradient.
 
   ## Errors
 
@@ -182,7 +182,7 @@ defmodule Nx.Vulkan.Quantized do
 
   ## Source
 
-  ggml's `dequantize_row_*` and MLX's `dequantize`; the values are theirs to the bit.
+  ggml's `dequantize_row_*`, to the bit, and MLX's `dequantize`, which rounds to the type of the scales after each step.
 
   ## Examples
 
@@ -216,8 +216,8 @@ defmodule Nx.Vulkan.Quantized do
 
   ## Types
 
-  Values are rounded to the type of `x` where that is f16 or bf16, and the result has this type. They stay f32 for others;
-  then the result has the type that Nx gives products of these types with f32.
+  Values are rounded to the type of `x` where that is f16 or bf16, and the result has this type. They stay f32 for
+  others; then the result has the type that Nx gives products of these types with f32.
 
   ## Gradients
 
@@ -297,7 +297,8 @@ defmodule Nx.Vulkan.Quantized do
 
   ## Shapes
 
-  `weight` is u32 `{..., n, k * bits / 32}`, the others are `{..., n, k / group}`. `biases` may be nil, for symmetric ones.
+  `weight` is u32 `{..., n, k * bits / 32}`, the others are `{..., n, k / group}`. `biases` may be nil, for symmetric
+  ones.
 
   ## Errors
 
@@ -316,10 +317,12 @@ defmodule Nx.Vulkan.Quantized do
     format = Formats.check!({:affine, opts[:bits], opts[:group]})
     rank = Nx.rank(weight)
 
-    if weight.type != {:u, 32} or rank == 0 or rem(elem(weight.shape, rank - 1) * 32, opts[:bits] * opts[:group]) != 0 do
+    words = div(opts[:bits] * opts[:group], 32)
+
+    if weight.type != {:u, 32} or rank == 0 or rem(elem(weight.shape, rank - 1), words) != 0 do
       raise ArgumentError,
-            "expected a weight u32 whose last axis is a multiple of #{div(opts[:bits] * opts[:group], 32)}, the words of " <>
-              "a group of #{inspect(format)}, got #{described(weight)}"
+            "expected a weight u32 whose last axis is a multiple of #{words}, the words of a group of " <>
+              "#{inspect(format)}, got #{described(weight)}"
     end
 
     shape = Formats.ending(weight.shape, [div(elem(weight.shape, rank - 1) * 32, opts[:bits])])

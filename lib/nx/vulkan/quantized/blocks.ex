@@ -2,8 +2,8 @@ defmodule Nx.Vulkan.Quantized.Blocks do
   @moduledoc false
 
   # The values of GGUF's blocks, u8 {blocks, bytes}, as f32 {blocks, ...}. Each format is an elementwise expression of
-  # views: the axes of a block are split so that every part of it, bits by shifts along an axis, broadcasts to all others.
-  # No axis is then merged before the last reshape, and the compiler makes one kernel of the whole.
+  # views: the axes of a block are split so that every part of it, bits by shifts along an axis, broadcasts to all
+  # others. No axis is then merged before the last reshape, and the compiler makes one kernel of the whole.
   #
   # Layouts are those of ggml-common.h, values those of ggml's dequantize_row_*: all products of a scale and an integer
   # are exact in f32, so that what is rounded is the last sum alone.

@@ -12,8 +12,8 @@ defmodule Nx.Vulkan.Quantized.Encoder do
   deftransform encode(tensor, format) do
     if format not in @formats do
       raise ArgumentError,
-            "expected a format that can be made, one of #{inspect(@formats)}, an affine one or one of floats of 8 bits, " <>
-              "got: #{inspect(format)}"
+            "expected a format that can be made, one of #{inspect(@formats)}, an affine one or one of floats of " <>
+              "8 bits, got: #{inspect(format)}"
     end
 
     {weights, _bytes} = Formats.block(format)

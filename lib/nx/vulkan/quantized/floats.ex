@@ -11,8 +11,31 @@ defmodule Nx.Vulkan.Quantized.Floats do
   @types %{f8_e4m3fn: {3, -6, 448.0}, f8: {2, -14, 57_344.0}}
 
   deftransform decode(%{weight: weight, scales: scales}, part) do
-    Nx.multiply(number(weight), spread(Nx.as_type(scales, :f32), weight.shape, part))
+    scaled(weight, Nx.as_type(scales, :f32), part)
   end
+
+  # Weights are padded to whole blocks, and not scales spread to all weights and cut, which would be a copy of them.
+  defp scaled(weight, scales, :block) do
+    edge = Formats.float_block()
+    {leading, [n, k]} = weight.shape |> Tuple.to_list() |> Enum.split(-2)
+    {^leading, [rows, columns]} = scales.shape |> Tuple.to_list() |> Enum.split(-2)
+    rank = length(leading)
+    shape = &List.to_tuple(leading ++ &1)
+    padding = List.duplicate({0, 0, 0}, rank) ++ [{0, rows * edge - n, 0}, {0, columns * edge - k, 0}]
+
+    weight
+    |> Nx.bitcast(:u8)
+    |> Nx.pad(0, padding)
+    |> Nx.bitcast(weight.type)
+    |> Nx.reshape(shape.([rows, edge, columns, edge]))
+    |> number()
+    |> Nx.multiply(Nx.reshape(scales, shape.([rows, 1, columns, 1])))
+    |> Nx.reshape(shape.([rows * edge, columns * edge]))
+    |> Nx.slice_along_axis(0, n, axis: rank)
+    |> Nx.slice_along_axis(0, k, axis: rank + 1)
+  end
+
+  defp scaled(weight, scales, _part), do: Nx.multiply(number(weight), scales)
 
   # E5M2 is the upper half of f16. Nx.BinaryBackend has other values for its denormals (Nx.Floating.load_f8).
   defp number(%Nx.Tensor{type: {:f, 8}} = weight) do

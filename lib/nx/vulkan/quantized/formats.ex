@@ -1,8 +1,8 @@
 defmodule Nx.Vulkan.Quantized.Formats do
   @moduledoc false
 
-  # The formats of `Nx.Vulkan.Quantized`, and what each asks of shapes. Numbers, weights and bytes of blocks are those of
-  # `enum ggml_type` and of the blocks in ggml-common.h.
+  # The formats of `Nx.Vulkan.Quantized`, and what each asks of shapes. Numbers, weights and bytes of blocks are those
+  # of `enum ggml_type` and of the blocks in ggml-common.h.
 
   # format: {the number in GGUF files, weights of a block, its bytes}
   @blocks %{
@@ -54,8 +54,8 @@ defmodule Nx.Vulkan.Quantized.Formats do
 
     raise ArgumentError,
           "expected a format: one of #{names}, {:affine, bits, group} with bits of #{inspect(@bits)} and a group of " <>
-            "#{inspect(@groups)}, or {type, part} with a type of #{inspect(@floats)} and a part of #{inspect(@parts)}, " <>
-            "got: #{inspect(format)}"
+            "#{inspect(@groups)}, or {type, part} with a type of #{inspect(@floats)} and a part of " <>
+            "#{inspect(@parts)}, got: #{inspect(format)}"
   end
 
   @doc "How many weights along the last axis stand together."
@@ -76,8 +76,8 @@ defmodule Nx.Vulkan.Quantized.Formats do
 
     if rem(elem(shape, rank - 1), unit) != 0 do
       raise ArgumentError,
-            "expected a last axis that is a multiple of #{unit}, of which #{inspect(format)} stores weights together, " <>
-              "got shape #{inspect(shape)}: pad it with zeros, or choose a format of smaller groups"
+            "expected a last axis that is a multiple of #{unit}, of which #{inspect(format)} stores weights " <>
+              "together, got shape #{inspect(shape)}: pad it with zeros, or choose a format of smaller groups"
     end
 
     shape

@@ -1,0 +1,214 @@
+defmodule Nx.Vulkan.QuantizedTest do
+  # Quantised tensors on the host.
+  use ExUnit.Case, async: true
+  use ExUnitProperties
+
+  import Nx.Vulkan.QuantizedData
+
+  alias Nx.Vulkan.Quantized
+
+  doctest Quantized
+
+  setup do
+    Nx.default_backend(Nx.BinaryBackend)
+    Nx.Defn.default_options(compiler: Nx.Defn.Evaluator)
+    :ok
+  end
+
+  for format <- Nx.Vulkan.QuantizedData.formats() do
+    test "#{format} has the values of another decoder, to the bit" do
+      {q, values} = decoded(unquote(format))
+      assert Nx.to_binary(Quantized.dequantize(q)) == values
+    end
+  end
+
+  test "floats of 8 bits have the values of another decoder" do
+    for type <- [:f8, :f8_e4m3fn] do
+      weight = Nx.bitcast(Nx.iota({1, 256}, type: :u8), type)
+      got = weight |> Quantized.from_fp8(Nx.tensor([1.0])) |> Quantized.dequantize() |> Nx.to_flat_list()
+      assert got == Nx.to_flat_list(floats(type))
+    end
+  end
+
+  test "what is quantised has the bytes of another encoder" do
+    for format <- [:q4_0, :q4_1, :q5_0, :q5_1, :q8_0] do
+      assert Nx.to_binary(Quantized.quantize(weights(), format).tensors.blocks) == encoded(format), inspect(format)
+    end
+
+    for type <- [:f8, :f8_e4m3fn] do
+      assert Nx.to_binary(Quantized.quantize(weights(), {type, :tensor}).tensors.weight) == encoded(type)
+    end
+
+    # ggml leaves integers of another scale where the scale itself is rounded to zero: these may differ, no value does.
+    got = Quantized.quantize(weights(), :q4_k)
+    want = encoded(:q4_k) |> tensor(:u8) |> Nx.reshape({8, 1, 144}) |> Quantized.from_blocks(:q4_k)
+    assert Nx.to_binary(Quantized.dequantize(got)) == Nx.to_binary(Quantized.dequantize(want))
+    assert got.tensors.blocks[[.., 0, 0..15]] == want.tensors.blocks[[.., 0, 0..15]]
+  end
+
+  # What affine numbers are, integer by integer, in numbers of Elixir.
+  defp affine_values(%{format: {:affine, bits, group}, tensors: tensors}) do
+    integers = for <<q::little-size(bits) <- little(Nx.to_binary(tensors.weight), bits)>>, do: q
+    scales = tensors.scales |> Nx.as_type(:f32) |> Nx.to_flat_list()
+    biases = if tensors[:biases], do: tensors.biases |> Nx.as_type(:f32) |> Nx.to_flat_list()
+
+    integers
+    |> Enum.chunk_every(group)
+    |> Enum.with_index()
+    |> Enum.flat_map(fn {integers, i} ->
+      {scale, bias} = {Enum.at(scales, i), biases && Enum.at(biases, i)}
+      for q <- integers, do: if(bias, do: f32(f32(scale * q) + bias), else: f32(scale * (q - 2 ** (bits - 1))))
+    end)
+  end
+
+  # The integers of each word from the lowest bits on.
+  defp little(words, bits) do
+    for <<word::little-32 <- words>>, i <- 0..(div(32, bits) - 1), into: <<>> do
+      <<Bitwise.band(Bitwise.bsr(word, i * bits), 2 ** bits - 1)::little-size(bits)>>
+    end
+  end
+
+  defp f32(x) do
+    <<x::float-32>> = <<x::float-32>>
+    x
+  end
+
+  test "affine values, with biases and without, for all bits, groups and types of scales" do
+    for bits <- [2, 4, 8], group <- [32, 64, 128], type <- [:f32, :f16, :bf16], biases? <- [true, false] do
+      q = affine({:affine, bits, group}, 3, 2, type, biases?)
+      assert q.shape == {3, 2 * group}
+      assert q |> Quantized.dequantize() |> Nx.to_flat_list() == affine_values(q)
+    end
+  end
+
+  test "scales of floats are of a tensor, of rows, or of blocks, which edges cut" do
+    weight = Nx.remainder(Nx.iota({2, 130, 200}), 7) |> Nx.as_type(:f8_e4m3fn)
+    wide = Nx.as_type(weight, :f32)
+
+    for {part, shape} <- [tensor: {}, channel: {2, 130, 1}, block: {2, 2, 2}] do
+      scales = Nx.add(Nx.iota(shape, type: :f32), 0.25)
+      q = Quantized.from_fp8(weight, scales)
+      assert q.format == {:f8_e4m3fn, part}
+
+      spread =
+        if part == :block do
+          for b <- 0..1 do
+            for i <- 0..129, do: for(j <- 0..199, do: Nx.to_number(scales[b][div(i, 128)][div(j, 128)]))
+          end
+          |> Nx.tensor(type: :f32)
+        else
+          scales
+        end
+
+      assert Quantized.dequantize(q) == Nx.multiply(wide, spread)
+    end
+  end
+
+  test "other types are rounded once, from f32" do
+    {q, _} = decoded(:q4_k)
+    values = Quantized.dequantize(q)
+    for type <- [:bf16, :f64], do: assert(Quantized.dequantize(q, type: type) == Nx.as_type(values, type))
+    {q, _} = decoded(:mxfp4)
+    tame = Quantized.from_blocks(q.tensors.blocks[4..4], :mxfp4)
+    assert Quantized.dequantize(tame, type: :f16) == Nx.as_type(Quantized.dequantize(tame), :f16)
+
+    assert_raise ArgumentError, ~r/expected :type to be one of f32, f16, bf16, f64, got: :s8/, fn ->
+      Quantized.dequantize(q, type: :s8)
+    end
+  end
+
+  property "minmax is off by half a step, and symmetric by one" do
+    check all(
+            bits <- member_of([2, 4, 8]),
+            symmetric <- boolean(),
+            type <- member_of([:f32, :f16, :bf16]),
+            values <- list_of(float(min: -100.0, max: 100.0), length: 64),
+            max_runs: 60
+          ) do
+      x = Nx.tensor([values], type: :f32)
+      q = Quantized.quantize(x, {:affine, bits, 32}, symmetric: symmetric, scale_type: type)
+      error = Nx.subtract(Quantized.dequantize(q), x) |> Nx.abs() |> Nx.reshape({2, 32}) |> Nx.reduce_max(axes: [1])
+      scale = q.tensors.scales |> Nx.as_type(:f32) |> Nx.abs() |> Nx.reshape({2})
+      half = Nx.multiply(scale, if(symmetric, do: 1, else: 0.5))
+      # What the type of scales loses, of them and of biases, and f32 of the sum.
+      rounding = %{f32: 2.0e-7, f16: 2 ** -11, bf16: 2 ** -8}[type]
+      lost = Nx.add(Nx.multiply(scale, rounding * 2 ** bits), rounding * 101 + 3.0e-5)
+      assert Nx.all(Nx.less_equal(error, Nx.add(half, lost))) == Nx.u8(1)
+    end
+  end
+
+  test "least squares lose less than the extremes" do
+    for bits <- [2, 4, 8], symmetric <- [true, false] do
+      [minmax, least] =
+        for scales <- [:minmax, :least_squares] do
+          q = Quantized.quantize(weights(), {:affine, bits, 64}, symmetric: symmetric, scales: scales, scale_type: :f32)
+          Nx.subtract(Quantized.dequantize(q), weights()) |> Nx.pow(2) |> Nx.sum() |> Nx.to_number()
+        end
+
+      assert least < minmax
+    end
+  end
+
+  test "the errors of the table" do
+    {x, _} = Nx.Random.normal(Nx.Random.key(1), shape: {16, 1024}, type: :f32)
+    rms = fn x -> x |> Nx.pow(2) |> Nx.mean() |> Nx.sqrt() |> Nx.to_number() end
+    doc = File.read!("lib/nx/vulkan/quantized.ex")
+    rows = Regex.scan(~r/^  \| `(\{:affine, \d, \d+\}|:q\w+)` \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$/m, doc)
+    assert length(rows) == 15
+
+    for [_, format, bits, error, _largest] <- rows do
+      {format, []} = Code.eval_string(format)
+      q = Quantized.quantize(x, format)
+      assert Quantized.size_bytes(q) * 8 / Nx.size(x) == String.to_float(bits)
+      measured = rms.(Nx.subtract(Quantized.dequantize(q), x)) / rms.(x)
+      assert_in_delta measured, String.to_float(error), 0.05 * measured, inspect(format)
+    end
+  end
+
+  test "what does not fit is an ArgumentError that says what was expected" do
+    x = Nx.iota({4, 96}, type: :f32)
+
+    for {message, fun} <- [
+          {~r/expected a format: one of :iq4_nl.*got: :q3_x/s, fn -> Quantized.quantize(x, :q3_x) end},
+          {~r/got: \{:affine, 3, 64\}/, fn -> Quantized.quantize(x, {:affine, 3, 64}) end},
+          {~r/multiple of 64, of which \{:affine, 4, 64\}.*\{4, 96\}: pad it/s,
+           fn -> Quantized.quantize(x, {:affine, 4, 64}) end},
+          {~r/expected a format that can be made.*got: :q6_k/s,
+           fn -> Quantized.quantize(Nx.iota({256}, type: :f32), :q6_k) end},
+          {~r/expected no options for :q4_0/, fn -> Quantized.quantize(x, :q4_0, symmetric: true) end},
+          {~r/expected :scales to be one of \[:minmax, :least_squares\], got: :best/,
+           fn -> Quantized.quantize(x, {:affine, 4, 32}, scales: :best) end},
+          {~r/expected :scale_type to be one of f32, f16, bf16, got: :f64/,
+           fn -> Quantized.quantize(x, {:affine, 4, 32}, scale_type: :f64) end},
+          {~r/2 axes or more for \{:f8, :channel\}/,
+           fn -> Quantized.quantize(Nx.iota({8}, type: :f32), {:f8, :channel}) end},
+          {~r/last axis is 34, the bytes of a block, got u8 of shape \{4, 33\}/,
+           fn -> Quantized.from_blocks(Nx.iota({4, 33}, type: :u8), :q8_0) end},
+          {~r/expected a format of GGUF, got: \{:affine/,
+           fn -> Quantized.from_blocks(Nx.iota({4, 34}, type: :u8), {:affine, 4, 64}) end},
+          {~r/a multiple of 8, the words of a group of \{:affine, 4, 64\}, got u32 of shape \{2, 12\}/,
+           fn -> Quantized.from_mlx(Nx.iota({2, 12}, type: :u32), x, nil, bits: 4, group: 64) end},
+          {~r/expected scales f32, f16 or bf16 of shape \{2, 1\}, got f32 of shape \{4, 96\}/,
+           fn -> Quantized.from_mlx(Nx.iota({2, 8}, type: :u32), x, nil, bits: 4, group: 64) end},
+          {~r/expected a weight f8_e4m3fn or f8, got f32/, fn -> Quantized.from_fp8(x, Nx.f32(1)) end},
+          {~r/expected scales of shape \{\}, \{4, 1\}, \{1, 1\} for a weight of shape \{4, 96\}, got shape \{2\}/,
+           fn -> Quantized.from_fp8(Nx.as_type(x, :f8), Nx.f32([1, 2])) end},
+          {~r/expected an x whose last axis is 96/,
+           fn -> Quantized.dot(Nx.f32([1, 2]), Quantized.quantize(x, :q8_0)) end},
+          {~r/expected a quantised tensor of two axes, got shape \{1, 4, 96\}/,
+           fn -> Quantized.dot(x, Quantized.quantize(Nx.new_axis(x, 0), :q8_0)) end}
+        ] do
+      assert_raise ArgumentError, message, fun
+    end
+  end
+
+  test "is a container: functions, files, inspection" do
+    for format <- [{:affine, 4, 64}, :q4_k, {:f8_e4m3fn, :block}] do
+      q = Quantized.quantize(weights(), format)
+      assert inspect(q) == "#Nx.Vulkan.Quantized<#{inspect(format)} {8, 256}>"
+      assert Nx.deserialize(Nx.serialize(q)) == q
+      assert Nx.Defn.jit_apply(& &1, [%{layer: q}]) == %{layer: q}
+      assert Nx.backend_transfer(q, Nx.BinaryBackend) == q
+    end
+  end
+end
