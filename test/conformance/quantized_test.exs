@@ -207,6 +207,11 @@ defmodule Nx.Vulkan.Conformance.QuantizedTest do
     assert host(same) == q
     assert Nx.to_binary(Nx.divide(twice, 2)) == values
 
+    # One that the function captures.
+    captured = device(q)
+    got = Nx.Defn.jit_apply(fn x -> Nx.add(x, Quantized.dequantize(captured)) end, [0.0], compiler: Nx.Vulkan)
+    assert host(got) == host(Nx.add(0.0, Nx.divide(twice, 2)))
+
     given = device(Quantized.quantize(weights(), {:affine, 8, 32}))
     want = host(Quantized.dequantize(given))
     assert host(Nx.Defn.jit_apply(&Quantized.dequantize/1, [Nx.donatable(given)], compiler: Nx.Vulkan)) == want

@@ -81,6 +81,53 @@ defmodule Nx.Vulkan.QuantizedTest do
     end
   end
 
+  # The integer at a place of a word, as a number from 0 on.
+  defp integer(words, row, column, place, bits) do
+    word = Nx.to_number(words[row][column])
+    Bitwise.band(Bitwise.bsr(word, place * bits), 2 ** bits - 1)
+  end
+
+  test "GPTQ has integers along k, and zero points along n, less one" do
+    for bits <- [2, 4, 8] do
+      {k, n, per} = {64, 16, div(32, bits)}
+      qweight = Nx.reshape(tensor(:rand.bytes(4 * div(k, per) * n), :s32), {div(k, per), n})
+      qzeros = Nx.reshape(tensor(:rand.bytes(4 * 2 * div(n, per)), :s32), {2, div(n, per)})
+      scales = Nx.as_type(Nx.divide(Nx.iota({2, n}), 7), :f16)
+      q = Quantized.from_gptq(qweight, qzeros, scales, bits: bits, group: 32)
+      assert {q.format, q.shape} == {{:affine, bits, 32}, {n, k}}
+
+      want =
+        for j <- 0..(n - 1) do
+          for i <- 0..(k - 1), group = div(i, 32) do
+            zero = rem(integer(qzeros, group, div(j, per), rem(j, per), bits) + 1, 2 ** bits)
+            Nx.to_number(scales[group][j]) * (integer(qweight, div(i, per), j, rem(i, per), bits) - zero)
+          end
+        end
+
+      assert q |> Quantized.dequantize() |> Nx.equal(Nx.tensor(want, type: :f32)) |> Nx.all() == Nx.u8(1)
+    end
+  end
+
+  test "AWQ has integers along n, even columns first" do
+    {k, n} = {64, 16}
+    qweight = Nx.reshape(tensor(:rand.bytes(4 * k * 2), :s32), {k, 2})
+    qzeros = Nx.reshape(tensor(:rand.bytes(4 * 2 * 2), :s32), {2, 2})
+    scales = Nx.as_type(Nx.divide(Nx.iota({2, n}), 7), :f16)
+    q = Quantized.from_awq(qweight, qzeros, scales, group: 32)
+    assert {q.format, q.shape} == {{:affine, 4, 32}, {n, k}}
+    places = %{0 => 0, 2 => 1, 4 => 2, 6 => 3, 1 => 4, 3 => 5, 5 => 6, 7 => 7}
+
+    want =
+      for j <- 0..(n - 1), place = places[rem(j, 8)] do
+        for i <- 0..(k - 1), group = div(i, 32) do
+          zero = integer(qzeros, group, div(j, 8), place, 4)
+          Nx.to_number(scales[group][j]) * (integer(qweight, i, div(j, 8), place, 4) - zero)
+        end
+      end
+
+    assert q |> Quantized.dequantize() |> Nx.equal(Nx.tensor(want, type: :f32)) |> Nx.all() == Nx.u8(1)
+  end
+
   test "scales of floats are of a tensor, of rows, or of blocks, which edges cut" do
     weight = Nx.remainder(Nx.iota({2, 130, 200}), 7) |> Nx.as_type(:f8_e4m3fn)
     wide = Nx.as_type(weight, :f32)
@@ -193,6 +240,12 @@ defmodule Nx.Vulkan.QuantizedTest do
           {~r/expected a weight f8_e4m3fn or f8, got f32/, fn -> Quantized.from_fp8(x, Nx.f32(1)) end},
           {~r/expected scales of shape \{\}, \{4, 1\}, \{1, 1\} for a weight of shape \{4, 96\}, got shape \{2\}/,
            fn -> Quantized.from_fp8(Nx.as_type(x, :f8), Nx.f32([1, 2])) end},
+          {~r/expected scales f32, f16 or bf16 of shape \{k \/ group, n\}.*got f32 of shape \{\}/,
+           fn -> Quantized.from_awq(Nx.s32([[1]]), Nx.s32([[1]]), Nx.f32(1), group: 32) end},
+          {~r/expected qweight s32 of shape \{16, 96\}, got s32 of shape \{1, 1\}/,
+           fn -> Quantized.from_gptq(Nx.s32([[1]]), Nx.s32([[1]]), x, bits: 4, group: 32) end},
+          {~r/expected qzeros s32 of shape \{4, 12\}, got s32 of shape \{1, 1\}/,
+           fn -> Quantized.from_awq(Nx.iota({128, 12}, type: :s32), Nx.s32([[1]]), x, group: 32) end},
           {~r/expected an x whose last axis is 96/,
            fn -> Quantized.dot(Nx.f32([1, 2]), Quantized.quantize(x, :q8_0)) end},
           {~r/expected a quantised tensor of two axes, got shape \{1, 4, 96\}/,

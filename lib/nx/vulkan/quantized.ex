@@ -333,6 +333,91 @@ defmodule Nx.Vulkan.Quantized do
   end
 
   @doc """
+  A quantised tensor of the three tensors that models of GPTQ have for each weight: `qweight`, `qzeros` and `scales`.
+
+  Integers stay as they are, words are transposed. Models whose columns were reordered by importance (`desc_act`, a
+  `g_idx` that does not ascend) are not read by this.
+
+  ## Options
+
+    * `:bits`, `:group` - those of the format, `bits` and `group_size` in the model's configuration; required
+
+  ## Shapes
+
+  `qweight` is s32 `{k * bits / 32, n}`, `qzeros` s32 `{k / group, n * bits / 32}`, `scales` `{k / group, n}`, as
+  AutoGPTQ stores them: zero points less one. The quantised tensor is `{n, k}`.
+
+  ## Errors
+
+  An `ArgumentError` for types or shapes that don't fit together.
+
+  ## Examples
+
+      iex> [qweight, qzeros] = for shape <- [{16, 8}, {1, 1}], do: Nx.broadcast(Nx.s32(0), shape)
+      iex> q = Nx.Vulkan.Quantized.from_gptq(qweight, qzeros, Nx.broadcast(Nx.f16(1), {1, 8}), bits: 4, group: 128)
+      iex> {q.shape, q |> Nx.Vulkan.Quantized.dequantize() |> Nx.reduce_max() |> Nx.to_number()}
+      {{8, 128}, -1.0}
+  """
+  @spec from_gptq(Nx.Tensor.t(), Nx.Tensor.t(), Nx.Tensor.t(), keyword) :: t
+  def from_gptq(qweight, qzeros, scales, opts) do
+    opts = Keyword.validate!(opts, [:bits, :group])
+    format = {:affine, bits, group} = Formats.check!({:affine, opts[:bits], opts[:group]})
+    {groups, n} = scales_shape!(scales)
+    words!(:qweight, qweight, {div(groups * group * bits, 32), n})
+    words!(:qzeros, qzeros, {groups, div(n * bits, 32)})
+    tensors = Affine.from_gptq(qweight, qzeros, scales, bits: bits)
+    %__MODULE__{format: format, shape: {n, groups * group}, tensors: tensors}
+  end
+
+  @doc """
+  A quantised tensor of the three tensors that models of AWQ have for each weight, of 4 bits: `qweight`, `qzeros` and
+  `scales`.
+
+  ## Options
+
+    * `:group` - that of the format, `group_size` in the model's configuration; required
+
+  ## Shapes
+
+  `qweight` is s32 `{k, n / 8}`, `qzeros` s32 `{k / group, n / 8}`, `scales` `{k / group, n}`, as AutoAWQ stores them
+  for its `gemm`. The quantised tensor is `{n, k}`.
+
+  ## Errors
+
+  An `ArgumentError` for types or shapes that don't fit together.
+
+  ## Examples
+
+      iex> [qweight, qzeros] = for shape <- [{128, 1}, {1, 1}], do: Nx.broadcast(Nx.s32(-1), shape)
+      iex> q = Nx.Vulkan.Quantized.from_awq(qweight, qzeros, Nx.broadcast(Nx.f16(1), {1, 8}), group: 128)
+      iex> {q.shape, q |> Nx.Vulkan.Quantized.dequantize() |> Nx.reduce_max() |> Nx.to_number()}
+      {{8, 128}, 0.0}
+  """
+  @spec from_awq(Nx.Tensor.t(), Nx.Tensor.t(), Nx.Tensor.t(), keyword) :: t
+  def from_awq(qweight, qzeros, scales, opts) do
+    opts = Keyword.validate!(opts, [:group])
+    format = {:affine, 4, group} = Formats.check!({:affine, 4, opts[:group]})
+    {groups, n} = scales_shape!(scales)
+    words!(:qweight, qweight, {groups * group, div(n, 8)})
+    words!(:qzeros, qzeros, {groups, div(n, 8)})
+    %__MODULE__{format: format, shape: {n, groups * group}, tensors: Affine.from_awq(qweight, qzeros, scales)}
+  end
+
+  defp scales_shape!(%Nx.Tensor{shape: {_, n} = shape, type: type}) when type in @scale_types and rem(n, 8) == 0,
+    do: shape
+
+  defp scales_shape!(scales) do
+    raise ArgumentError,
+          "expected scales f32, f16 or bf16 of shape {k / group, n} with n a multiple of 8, got #{described(scales)}"
+  end
+
+  defp words!(name, tensor, shape) do
+    if tensor.shape != shape or tensor.type not in [{:s, 32}, {:u, 32}] do
+      raise ArgumentError, "expected #{name} s32 of shape #{inspect(shape)}, got #{described(tensor)}"
+    end
+  end
+
+  @doc """
   A quantised tensor of a weight of floats of 8 bits, and the scales that its values are multiplied by.
 
   In safetensors of Qwen3 and DeepSeek these are `weight` and `weight_scale_inv`, one scale for each 128 x 128 weights.

@@ -13,8 +13,7 @@ defmodule Nx.Vulkan.Quantized.Affine do
   deftransform decode(tensors, bits, group) do
     per = div(32, bits)
     words = Nx.reshape(tensors.weight, {:auto, div(group, per), 1})
-    shifts = Nx.multiply(Nx.iota({1, 1, per}, type: :u32), bits)
-    q = words |> Nx.right_shift(shifts) |> Nx.bitwise_and(2 ** bits - 1) |> Nx.as_type(:f32)
+    q = words |> Nx.right_shift(shifts(bits)) |> Nx.bitwise_and(2 ** bits - 1) |> Nx.as_type(:f32)
     scales = factors(tensors.scales)
 
     case tensors do
@@ -68,16 +67,62 @@ defmodule Nx.Vulkan.Quantized.Affine do
   defp part(tensor, type, shapes), do: tensor |> Nx.as_type(type) |> Nx.reshape(shapes.scales)
 
   defp pack(q, levels, bits, shape) do
-    per = div(32, bits)
-    shifts = Nx.multiply(Nx.iota({1, per}, type: :u32), bits)
+    q |> Fit.integers(levels) |> Nx.as_type(:u32) |> words(bits) |> Nx.reshape(shape)
+  end
 
-    q
-    |> Fit.integers(levels)
-    |> Nx.as_type(:u32)
-    |> Nx.reshape({:auto, per})
-    |> Nx.left_shift(shifts)
+  @doc """
+  The tensors of what GPTQ stores: words of integers along k, `{k * bits / 32, n}`, words of zero points along n, of
+  which 1 was taken away, `{k / group, n * bits / 32}`, and scales `{k / group, n}`.
+  """
+  defn from_gptq(qweight, qzeros, scales, opts) do
+    bits = opts[:bits]
+    zeros = zeros_of_gptq(integers(qzeros, bits: bits), opts)
+    %{weight: Nx.transpose(Nx.bitcast(qweight, :u32)), scales: Nx.transpose(scales), biases: biases(zeros, scales)}
+  end
+
+  defnp zeros_of_gptq(zeros, opts) do
+    mask = 2 ** opts[:bits] - 1
+    Nx.reshape(zeros, {Nx.axis_size(zeros, 0), :auto}) + 1 &&& mask
+  end
+
+  @doc """
+  The tensors of what AWQ stores: words of integers along n, `{k, n / 8}`, those of zero points, `{k / group, n / 8}`,
+  and scales `{k / group, n}`.
+  """
+  defn from_awq(qweight, qzeros, scales) do
+    integers = qweight |> integers(bits: 4) |> in_order()
+    zeros = qzeros |> integers(bits: 4) |> in_order()
+    weight = Nx.reshape(words(Nx.transpose(integers), 4), {Nx.axis_size(integers, 1), :auto})
+    %{weight: weight, scales: Nx.transpose(scales), biases: biases(zeros, scales)}
+  end
+
+  # A word of AWQ has the even columns first.
+  defnp in_order(integers) do
+    {rows, words, _} = Nx.shape(integers)
+
+    integers
+    |> Nx.reshape({rows, words, 2, 4})
+    |> Nx.transpose(axes: [0, 1, 3, 2])
+    |> Nx.reshape({rows, :auto})
+  end
+
+  # Exact in f32 where scales are f16 or bf16.
+  defnp(biases(zeros, scales), do: Nx.transpose(-Nx.as_type(scales, :f32) * zeros))
+
+  # {..., words} as {..., words, integers of a word}.
+  defnp integers(words, opts) do
+    words = Nx.new_axis(Nx.bitcast(words, :u32), -1)
+    words >>> shifts(opts[:bits]) &&& 2 ** opts[:bits] - 1
+  end
+
+  # Words of u32 integers, {words}.
+  deftransformp words(integers, bits) do
+    integers
+    |> Nx.reshape({:auto, div(32, bits)})
+    |> Nx.left_shift(shifts(bits))
     |> Nx.sum(axes: [1])
     |> Nx.as_type(:u32)
-    |> Nx.reshape(shape)
   end
+
+  deftransformp(shifts(bits), do: Nx.multiply(Nx.iota({div(32, bits)}, type: :u32), bits))
 end
