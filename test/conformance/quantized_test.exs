@@ -121,12 +121,23 @@ defmodule Nx.Vulkan.Conformance.QuantizedTest do
         Nx.Defn.jit_apply(&Quantized.quantize(&1, format, opts), [device(weights())], compiler: compiler)
       end
 
-      for format <- [:q4_0, :q4_1, :q5_0, :q5_1, :q8_0] do
+      for format <- [:q4_0, :q4_1, :q5_0, :q5_1, :q8_0, :mxfp4] do
         assert Nx.to_binary(quantize.(format, []).tensors.blocks) == encoded(format), inspect(format)
       end
 
-      q4_k = encoded(:q4_k) |> tensor(:u8) |> Nx.reshape({8, 1, 144}) |> Quantized.from_blocks(:q4_k)
-      assert values(quantize.(:q4_k, [])) == values(q4_k)
+      for format <- [:q4_k, :q6_k] do
+        [got, want] = for q <- [quantize.(format, []), encoded_blocks(format)], do: Nx.from_binary(hd(values(q)), :f32)
+        assert Nx.to_number(Nx.all(Nx.equal(got, want))) == 1, inspect(format)
+      end
+
+      # Sums in another order choose other scales at times.
+      [got, want] =
+        for q <- [quantize.(:q5_k, []), encoded_blocks(:q5_k)] do
+          error = Nx.subtract(Nx.from_binary(hd(values(q)), :f32), Nx.flatten(weights()))
+          error |> Nx.pow(2) |> Nx.sum() |> Nx.to_number()
+        end
+
+      assert got < 1.01 * want
 
       for type <- [:f8, :f8_e4m3fn] do
         assert Nx.to_binary(quantize.({type, :tensor}, []).tensors.weight) == encoded(type)

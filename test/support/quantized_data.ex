@@ -27,6 +27,12 @@ defmodule Nx.Vulkan.QuantizedData do
   @doc "What became of `weights/0` in a format."
   def encoded(format), do: read("weights_#{format}.bin")
 
+  @doc "The same as a quantised tensor, of formats whose blocks have 256 weights."
+  def encoded_blocks(format) do
+    {256, bytes} = Formats.block(format)
+    format |> encoded() |> tensor(:u8) |> Nx.reshape({8, 1, bytes}) |> Quantized.from_blocks(format)
+  end
+
   @doc "The values of all bytes as floats of 8 bits."
   def floats(type), do: "#{type}.bin" |> read() |> tensor(:f32)
 

@@ -60,6 +60,9 @@ defmodule Nx.Vulkan.Quantized do
   | `:q5_1` | 6.00 | 0.0379 | 0.1212 |
   | `:q8_0` | 8.50 | 0.0053 | 0.0186 |
   | `:q4_k` | 4.50 | 0.0714 | 0.2845 |
+  | `:q5_k` | 5.50 | 0.0362 | 0.1557 |
+  | `:q6_k` | 6.56 | 0.0177 | 0.0741 |
+  | `:mxfp4` | 4.25 | 0.1151 | 0.9917 |
   | `{:f8_e4m3fn, part}` | 8.00 to 8.03 | 0.0264 | 0.1682 |
   | `{:f8, part}` | 8.00 to 8.03 | 0.0527 | 0.3363 |
 
@@ -97,8 +100,9 @@ defmodule Nx.Vulkan.Quantized do
     * `:symmetric` - `true` stores no biases; `false` by default. Of affine formats
     * `:scale_type` - the type of scales and biases of affine formats, `:f16` by default, or `:bf16`, `:f32`
 
-  Block formats that can be made are `:q4_0`, `:q4_1`, `:q5_0`, `:q5_1`, `:q8_0`, in the steps of ggml's
-  `quantize_row_*_ref`, and `:q4_k`, which tries the scales that ggml tries, and sums in another order.
+  Block formats that can be made are `:q4_0`, `:q4_1`, `:q5_0`, `:q5_1`, `:q8_0`, `:q4_k`, `:q5_k`, `:q6_k` and
+  `:mxfp4`, in the steps of ggml's `quantize_row_*_ref`. Where many scales are tried, of `:q4_k`, `:q5_k` and `:q6_k`,
+  sums add up in another order, and another scale that is as good may be chosen.
 
   ## Shapes
 

@@ -39,7 +39,7 @@ defmodule Nx.Vulkan.Quantized.Affine do
 
     if opts[:symmetric] do
       half = 2 ** (bits - 1)
-      scales = stored(Fit.symmetric(x, half: half, scales: opts[:scales]), type)
+      scales = x |> around_zero(half, opts[:scales]) |> stored(type)
       q = x |> Fit.quotient(scales) |> Nx.add(half)
       %{weight: pack(q, levels, bits, shapes.weight), scales: part(scales, type, shapes)}
     else
@@ -55,11 +55,16 @@ defmodule Nx.Vulkan.Quantized.Affine do
     end
   end
 
+  defp around_zero(x, half, :minmax), do: Fit.symmetric(x, half: half)
+  defp around_zero(x, half, :least_squares), do: Fit.symmetric_least_squares(x, ones(x), half: half)
+
   defp bounded(x, levels, :minmax), do: Fit.extremes(x, levels: levels)
 
   defp bounded(x, levels, :least_squares) do
-    Fit.least_squares(x, Nx.broadcast(Nx.tensor(1, type: :f32), x), levels: levels, first: -1.0, step: 0.1, count: 21)
+    Fit.least_squares(x, ones(x), levels: levels, first: -1.0, step: 0.1, count: 21)
   end
+
+  defp ones(x), do: Nx.broadcast(Nx.tensor(1, type: :f32), x)
 
   # As the type has it, in f32.
   defp stored(tensor, type), do: tensor |> Nx.as_type(type) |> Nx.as_type(:f32)

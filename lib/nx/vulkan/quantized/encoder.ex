@@ -7,7 +7,7 @@ defmodule Nx.Vulkan.Quantized.Encoder do
 
   alias Nx.Vulkan.Quantized.{Fit, Formats}
 
-  @formats [:q4_0, :q4_1, :q5_0, :q5_1, :q8_0, :q4_k]
+  @formats [:q4_0, :q4_1, :q5_0, :q5_1, :q8_0, :q4_k, :q5_k, :q6_k, :mxfp4]
 
   deftransform encode(tensor, format) do
     if format not in @formats do
@@ -47,22 +47,68 @@ defmodule Nx.Vulkan.Quantized.Encoder do
     join([f16(d), Nx.bitcast(q, :u8)])
   end
 
-  # 63 levels of scales and biases of six bits.
   defn q4_k(x) do
+    {d, m, factors, q} = with_six_bits(x, levels: 15, first: -1.0, count: 21)
+    join([f16(d), f16(m), factors, pairs(q)])
+  end
+
+  defn q5_k(x) do
+    {d, m, factors, q} = with_six_bits(x, levels: 31, first: -0.5, count: 16)
+    high = Nx.reshape(q >>> 4, {:auto, 8, 32}) <<< Nx.iota({1, 8, 1}, type: :u8)
+    join([f16(d), f16(m), factors, Nx.as_type(Nx.sum(high, axes: [1]), :u8), pairs(q &&& 15)])
+  end
+
+  # Scales and biases of 32 have six bits, as shares of the largest ones of 256.
+  defnp with_six_bits(x, opts) do
     x = Nx.reshape(x, {:auto, 32})
-    mean = Nx.sqrt(Nx.sum(x * x, axes: [1], keep_axes: true) / 32)
-    {scales, biases} = Fit.least_squares(x, mean + Nx.abs(x), levels: 15, first: -1.0, step: 0.1, count: 21, most: 0)
+    weights = Nx.sqrt(Nx.sum(x * x, axes: [1], keep_axes: true) / 32) + Nx.abs(x)
+    {scales, biases} = fit(x, weights, opts)
     {d, scale_levels} = six_bits(Nx.reshape(scales, {:auto, 8}))
     {m, bias_levels} = six_bits(Nx.reshape(-biases, {:auto, 8}))
     scale = Nx.reshape(stored(d) * scale_levels, {:auto, 1})
     bias = Nx.reshape(stored(m) * bias_levels, {:auto, 1})
-    q = Nx.as_type(Fit.integers(Fit.quotient(x + bias, scale), 15), :u8)
-    join([f16(d), f16(m), factors(scale_levels, bias_levels), pairs(q)])
+    q = Nx.as_type(Fit.integers(Fit.quotient(x + bias, scale), opts[:levels]), :u8)
+    {d, m, factors(scale_levels, bias_levels), q}
   end
+
+  deftransformp(fit(x, weights, opts), do: Fit.least_squares(x, weights, [step: 0.1, most: 0] ++ opts))
 
   defnp six_bits(x) do
     most = Nx.max(Nx.reduce_max(x, axes: [1], keep_axes: true), 0)
     {most / 63, Fit.integers(x * (Fit.reciprocal(most) * 63), 63)}
+  end
+
+  # Scales of 16 have eight bits, as shares of the one of 256 with the largest magnitude, which is -128.
+  defn q6_k(x) do
+    x = Nx.reshape(x, {:auto, 16})
+    scales = Nx.reshape(Fit.symmetric_least_squares(x, x * x, half: 32), {:auto, 16})
+    inverse = -128 * Fit.reciprocal(Fit.extreme(scales))
+    levels = Nx.min(Fit.even(scales * inverse), 127)
+    d = Fit.reciprocal(inverse)
+    q = Fit.quotient(x, Nx.reshape(stored(d) * levels, {:auto, 1}))
+    q = Nx.as_type(Nx.clip(Fit.even(q), -32, 31) + 32, :u8)
+    high = Nx.reshape(q >>> 4, {:auto, 2, 4, 32}) <<< (2 * Nx.iota({1, 1, 4, 1}, type: :u8))
+    high = Nx.reshape(Nx.as_type(Nx.sum(high, axes: [2]), :u8), {:auto, 64})
+    low = Nx.reshape(q &&& 15, {:auto, 2, 2, 64})
+    low = Nx.reshape(low[[.., .., 0]] ||| low[[.., .., 1]] <<< 4, {:auto, 128})
+    join([low, high, Nx.bitcast(Nx.as_type(levels, :s8), :u8), f16(d)])
+  end
+
+  # Between the values of E2M1, twice as large as they are.
+  @halfway [0.5, 1.5, 2.5, 3.5, 5.0, 7.0, 10.0]
+
+  # The scale is a power of two with which the largest number is from 4 to 8.
+  defn mxfp4(x) do
+    most = Nx.reduce_max(Nx.abs(x), axes: [1], keep_axes: true)
+    e = Nx.max(Nx.as_type(Nx.bitcast(most, :u32) >>> 23, :s32) - 2, 0)
+    scale = Nx.bitcast(Nx.select(e < 2, 0x00200000 <<< e, (Nx.max(e, 1) - 1) <<< 23), :f32)
+    q = nearest(Nx.abs(x), scale)
+    sign = (x < 0 and q > 0) <<< 3
+    join([Nx.as_type(e, :u8), nibbles(Nx.as_type(q ||| sign, :u8))])
+  end
+
+  deftransformp nearest(x, scale) do
+    @halfway |> Enum.map(&Nx.greater(x, Nx.multiply(scale, &1))) |> Enum.reduce(&Nx.add/2)
   end
 
   # Scale and integers, of which the middle is 0.

@@ -15,33 +15,39 @@ defmodule Nx.Vulkan.Quantized.Fit do
   end
 
   @doc """
-  The scale with which integers from `-half` to `half - 1` reach the number of the largest magnitude; or, with
-  `scales: :least_squares`, the best of 19 around it, as ggml's make_qx_quants has it.
+  The scale with which integers from `-half` to `half - 1` reach the number of the largest magnitude.
   """
-  defn symmetric(x, opts) do
+  defn(symmetric(x, opts), do: extreme(x) / -opts[:half])
+
+  @doc """
+  The scale of such integers with the least squares of errors, times `weights`: as ggml's make_qx_quants has it, the
+  best of those for which the number of the largest magnitude is up to 0.9 levels within or beyond the last.
+  """
+  defn symmetric_least_squares(x, weights, opts) do
     extreme = extreme(x)
+    {scale, gain} = fitted(x, weights, extreme, 0.0, opts)
 
-    case opts[:scales] do
-      :minmax -> extreme / -opts[:half]
-      :least_squares -> symmetric_search(x, extreme, opts)
-    end
-  end
-
-  defnp symmetric_search(x, extreme, opts) do
-    half = opts[:half]
-    none = extreme * 0
-
-    {scale, _, _, _, _} =
-      while {scale = none, best = none, x, extreme, i = -9.0}, i < 10 do
-        inverse = reciprocal(extreme) * -(half + 0.1 * i)
-        q = Nx.clip(even(x * inverse), -half, half - 1)
-        xq = Nx.sum(x * q, axes: [1], keep_axes: true)
-        qq = Nx.sum(q * q, axes: [1], keep_axes: true)
-        gain = xq * xq * reciprocal(qq)
-        {Nx.select(gain > best, xq * reciprocal(qq), scale), Nx.max(gain, best), x, extreme, i + 1}
+    {{scale, _}, _, _} =
+      while {{scale, gain}, {x, weights, extreme}, i = -9.0}, i < 10 do
+        {xq, qq} = sums(x, weights, extreme, i, opts)
+        better? = qq > 0 and xq * xq > gain * qq
+        new_scale = xq * reciprocal(qq)
+        {{Nx.select(better?, new_scale, scale), Nx.select(better?, new_scale * xq, gain)}, {x, weights, extreme}, i + 1}
       end
 
     scale
+  end
+
+  defnp fitted(x, weights, extreme, i, opts) do
+    {xq, qq} = sums(x, weights, extreme, i, opts)
+    scale = xq * reciprocal(qq)
+    {scale, scale * xq}
+  end
+
+  defnp sums(x, weights, extreme, i, opts) do
+    half = opts[:half]
+    q = Nx.clip(even(x * (-(half + 0.1 * i) * reciprocal(extreme))), -half, half - 1)
+    {total(weights * x * q), total(weights * q * q)}
   end
 
   @doc """
