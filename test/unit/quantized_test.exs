@@ -224,6 +224,12 @@ defmodule Nx.Vulkan.QuantizedTest do
     end
   end
 
+  test "the documentation and the guide name all formats of blocks" do
+    for file <- ["lib/nx/vulkan/quantized.ex", "guides/quantized.md"], text = File.read!(file), format <- formats() do
+      assert text =~ "`#{inspect(format)}`", "#{file} lacks #{inspect(format)}"
+    end
+  end
+
   test "what does not fit is an ArgumentError that says what was expected" do
     x = Nx.iota({4, 96}, type: :f32)
 
