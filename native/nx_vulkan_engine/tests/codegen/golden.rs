@@ -538,6 +538,7 @@ fn products() {
         result: Ref::Result(3),
         axis: 4,
         ranks: [1, 1],
+        by_eights: true,
     };
     let by_four = Load { along_k: true, by_four: true };
     let scaled = DotSpec { b_load: by_four, derived: Some(Box::new(derived)), ..vectors.clone() };

@@ -3,7 +3,7 @@
 use nx_vulkan_ir::program::epilogue::DERIVED_TOGETHER;
 use nx_vulkan_ir::program::step::{Ref, Step};
 use nx_vulkan_ir::{DType, Result};
-use nx_vulkan_spirv::access::{self, Element, Layout};
+use nx_vulkan_spirv::access::{self, Layout};
 use nx_vulkan_spirv::link::Code;
 use nx_vulkan_spirv::params::{Param, ParamLayout};
 use nx_vulkan_spirv::scalar::{self, Value};
@@ -11,12 +11,7 @@ use nx_vulkan_spirv::steps::{dtype_of, find, run_steps};
 use rspirv::spirv::{Op as SpirvOp, Word};
 use smallvec::SmallVec;
 
-use super::takes_eights;
-use crate::Tensor;
-use crate::kernels::Place;
 use crate::kernels::map::Port;
-use crate::program::fused::{Made, Plan};
-use crate::shape::{Dims, Space, Strides};
 
 /// How four neighbours of the matrix are computed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -28,114 +23,14 @@ pub struct DerivedSpec {
     pub axis: u8,
     /// How many of these make up its rows, and the contracted elements.
     pub ranks: [u8; 2],
-}
-
-/// The same with the operands, which have strides along axes that make up the matrix in the order of its elements.
-#[derive(Debug)]
-pub struct Derived {
-    loads: SmallVec<[Tensor; 3]>,
-    space: Space,
-    spec: DerivedSpec,
-}
-
-impl Derived {
-    /// What a plan of a map computes of tensors that have the shape of its space, as a matrix of so many rows; `None`
-    /// where no axis of the space begins at the end of a row, neighbours along its last axis are no groups, or an operand
-    /// runs backwards.
-    pub fn of(plan: &Plan, rows: u64, loads: SmallVec<[Tensor; 3]>) -> Option<Derived> {
-        let step = |made: &Made| match made {
-            Made::Step(step) => Some(step.clone()),
-            Made::Reduction { .. } => None,
-        };
-        let mut steps: SmallVec<[Step; 1]> =
-            plan.values.iter().map(|value| step(&value.made)).collect::<Option<_>>()?;
-        let mut result = plan.stores.first()?.value;
-        let sizes = &plan.space[..];
-        let cut = (0..=sizes.len()).find(|&cut| sizes[..cut].iter().product::<u64>() == rows)?;
-        let refs = || steps.iter().flat_map(|step| &step.args).chain([&result]);
-        let counted: SmallVec<[usize; 6]> = refs().filter_map(axis_of).collect();
-        let mut space = Space { sizes: Dims::new(), strides: SmallVec::from_elem(Strides::new(), loads.len()) };
-        let mut places: SmallVec<[(usize, usize); 6]> = SmallVec::new();
-        let parts = [0..cut, cut..sizes.len()].map(|part| {
-            let strides: SmallVec<[&[i64]; 3]> = loads.iter().map(|load| &load.view.strides[part.clone()]).collect();
-            let own: SmallVec<[usize; 6]> =
-                counted.iter().filter_map(|&axis| part.contains(&axis).then(|| axis - part.start)).collect();
-            let (merged, found) = Space::keeping(&sizes[part.clone()], &strides, &own);
-            let before = space.sizes.len();
-            places.extend(own.iter().zip(found).map(|(&axis, place)| (part.start + axis, before + place)));
-            space.sizes.extend_from_slice(&merged.sizes);
-            space.strides.iter_mut().zip(&merged.strides).for_each(|(all, own)| all.extend_from_slice(own));
-            merged.sizes
-        });
-        for r in steps.iter_mut().flat_map(|step| &mut step.args).chain([&mut result]) {
-            let place = axis_of(r).and_then(|axis| places.iter().find(|(counted, _)| *counted == axis));
-            if let (Ref::Coordinate(axis), Some((_, place))) = (r, place) {
-                *axis = *place as u8;
-            }
-        }
-        let [_, depth] = &parts;
-        let together =
-            if takes_eights(plan.stores.first()?.ty.dtype) { 2 * DERIVED_TOGETHER } else { DERIVED_TOGETHER };
-        let are_groups = depth.last().is_some_and(|n| n.is_multiple_of(together));
-        if !are_groups || space.strides.iter().flatten().any(|&stride| stride < 0) {
-            return None;
-        }
-        let inputs = loads.iter().zip(&space.strides).map(|(load, strides)| port(load, strides)).collect();
-        let spec = DerivedSpec { inputs, steps, result, axis: 0, ranks: parts.map(|sizes| sizes.len() as u8) };
-        Some(Derived { loads, space, spec })
-    }
-
-    /// The sizes of its axes.
-    pub(super) fn sizes(&self) -> &[u64] {
-        &self.space.sizes
-    }
-
-    /// How it is computed by a kernel that has so many axes before its own, and the strides of its operands there.
-    pub(super) fn behind(&self, before: usize) -> (DerivedSpec, SmallVec<[Strides; 3]>) {
-        let strides = self.space.strides.iter();
-        let strides = strides.map(|s| std::iter::repeat_n(0, before).chain(s.iter().copied()).collect()).collect();
-        (DerivedSpec { axis: before as u8, ..self.spec.clone() }, strides)
-    }
-
-    /// The places of its operands.
-    pub(super) fn places<'a>(&'a self, strides: &'a [Strides]) -> impl Iterator<Item = Place<'a>> {
-        self.loads.iter().zip(strides).map(|(load, strides)| Place {
-            buffer: &load.buffer,
-            address: load.address(),
-            strides,
-            element_bytes: load.view.dtype.size_bytes(),
-        })
-    }
-}
-
-/// The axis whose index it is.
-fn axis_of(r: &Ref) -> Option<usize> {
-    if let Ref::Coordinate(axis) = r { Some(usize::from(*axis)) } else { None }
-}
-
-/// How an operand is loaded for neighbours along the last axis.
-fn port(load: &Tensor, strides: &[i64]) -> Port {
-    let element = Element::Typed(load.view.dtype);
-    let (last, others) = strides.split_last().map_or((0, &[][..]), |(&last, others)| (last, others));
-    let whole = || {
-        others.iter().all(|s| s.unsigned_abs().is_multiple_of(DERIVED_TOGETHER))
-            && load.address().is_multiple_of(DERIVED_TOGETHER * u64::from(element.size_bytes()))
-            && u64::from(element.max_width()) >= DERIVED_TOGETHER
-    };
-    let layout = match last {
-        _ if strides.iter().all(|&stride| stride == 0) => Layout::Uniform,
-        0 => Layout::Repeated,
-        1 if whole() => Layout::Inner,
-        _ => Layout::Each,
-    };
-    Port { element, layout }
+    /// Whether eights are neighbours along the last axis, and not fours alone.
+    pub by_eights: bool,
 }
 
 impl DerivedSpec {
-    /// The elements of four neighbours in a row, as f32, from one on that is so many behind a contracted one, where both
-    /// fours of eight are neighbours along the last axis. Its operands are those of the kernel from `first` on. What
-    /// depends on the row alone, or on the contracted element alone, is computed of it alone, so that rows and fours
-    /// share it.
+    /// The elements of four neighbours in a row, as f32, from one on that is so many behind a contracted one, both a
+    /// multiple of as many as lie together. Its operands are those of the kernel from `first` on. What depends on the row
+    /// alone, or on the contracted element alone, is computed of it alone, so that rows share it, and fours of eight.
     pub(super) fn four(
         &self,
         code: &mut Code<'_, '_>,
@@ -145,11 +40,13 @@ impl DerivedSpec {
     ) -> Result<SmallVec<[Word; 4]>> {
         let [rows, contracted] = self.ranks;
         let mut coordinates = access::coordinates(code, params, row, self.axis, rows)?;
-        coordinates.extend(access::coordinates(code, params, depth, self.axis + rows, contracted)?);
-        let depth = code.u32_op(SpirvOp::IAdd, depth, behind);
-        if let Some(last) = coordinates.last_mut() {
+        let first_of_four = code.u32_op(SpirvOp::IAdd, depth, behind);
+        let found = if self.by_eights { depth } else { first_of_four };
+        coordinates.extend(access::coordinates(code, params, found, self.axis + rows, contracted)?);
+        if let Some(last) = coordinates.last_mut().filter(|_| self.by_eights) {
             *last = code.u32_op(SpirvOp::IAdd, *last, behind);
         }
+        let depth = first_of_four;
         let linear =
             match self.steps.iter().flat_map(|step| &step.args).chain([&self.result]).any(|r| *r == Ref::Linear) {
                 true => {

@@ -8,6 +8,7 @@ mod generate_matrix;
 mod generate_vectors;
 mod image;
 mod launch;
+mod launch_derived;
 mod matrix;
 mod own;
 
@@ -25,7 +26,7 @@ use crate::{DType, Result};
 pub(crate) use choice::{accurate_splits, launch_of, shares_results};
 pub use choice::{candidates, choose, estimate, lane_tiles, matrix_candidates, plain, vector_candidates};
 pub(crate) use choice::{in_place, pays_in_place};
-pub use derived::{Derived, DerivedSpec};
+pub use derived::DerivedSpec;
 pub use generate::{Access, DotSpec, EpilogueSpec, LANES, LaneTile, Load, Store, Tile, Tiling};
 pub use generate_matrix::{Bounds, MatrixTile, Planes, SplitSpec, SplitStage};
 pub use generate_vectors::VectorTile;
@@ -34,6 +35,7 @@ pub use launch::{
     Choice, Epilogue, Matrix, MergedAxes, Outline, Product, derived_as, pair_as, product, product_as,
     product_of_derived, product_of_image, product_pair,
 };
+pub use launch_derived::Derived;
 pub use matrix::{Form, InPlace, Prepared, prepare};
 
 /// Constants that are 0 or 1, by their place.

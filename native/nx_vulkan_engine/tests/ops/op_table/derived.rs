@@ -19,7 +19,17 @@ use crate::compare::{Bound, mismatch};
 /// What a matrix of so many rows and contracted elements is computed from, in a type.
 type Weights = fn(&Builder, [u64; 2], DType) -> Operand;
 
-const KINDS: [(&str, u64, Weights); 5] = [
+const KINDS: [(&str, u64, Weights); 6] = [
+    // Groups of all rows in one axis, four bytes in a word.
+    ("8 bits in words", 32, |b, [rows, depth], dtype| {
+        let groups = rows * depth / 32;
+        let words = b.reshape(b.input(DType::U32, &[rows, depth / 4]), &[groups, 8, 1]);
+        let scales = b.reshape(b.as_type(b.input(DType::Bf16, &[rows, depth / 32]), DType::F32), &[groups, 1, 1]);
+        let shifts = b.multiply(b.iota(DType::U32, &[1, 1, 4], Some(2)), 8.0);
+        let bits = b.binary(Binary::BitwiseAnd, b.binary(Binary::RightShift, words, shifts), 255.0);
+        let weights = b.multiply(b.subtract(b.as_type(bits, DType::F32), 128.0), scales);
+        b.as_type(b.reshape(weights, &[rows, depth]), dtype)
+    }),
     // Groups of 32 elements with a scale and a bias, eight in a word.
     ("4 bits", 32, |b, [rows, depth], dtype| {
         let groups = depth / 32;
@@ -34,19 +44,19 @@ const KINDS: [(&str, u64, Weights); 5] = [
         b.as_type(b.reshape(b.add(b.multiply(bits, scales), biases), &[rows, depth]), dtype)
     }),
     // A scale for each row.
-    ("s8", 8, |b, [rows, depth], dtype| {
+    ("s8", 4, |b, [rows, depth], dtype| {
         let bytes = b.input(DType::S8, &[rows, depth]);
         let scales = b.input(DType::F32, &[rows, 1]);
         b.as_type(b.multiply(b.as_type(bytes, DType::F32), scales), dtype)
     }),
     // The index of an element counts.
-    ("index", 8, |b, [rows, depth], dtype| {
+    ("index", 4, |b, [rows, depth], dtype| {
         let bytes = b.input(DType::U8, &[rows, depth]);
         let counted = b.as_type(b.iota(DType::S32, &[rows, depth], None), DType::F32);
         b.as_type(b.multiply(b.unary(Unary::Sin, counted), b.as_type(bytes, DType::F32)), dtype)
     }),
     // Rows that lie across.
-    ("turned", 8, |b, [rows, depth], dtype| {
+    ("turned", 4, |b, [rows, depth], dtype| {
         let bytes = b.input(DType::S8, &[depth, rows]);
         let scales = b.input(DType::Bf16, &[depth]);
         let turned = b.as_type(b.transpose(bytes, &[1, 0]), DType::F32);

@@ -122,7 +122,7 @@ pub fn body_of<'a>(instruction: &Instruction, type_of: impl Fn(Operand) -> Optio
     let inputs: Vec<Type> = instruction.operands.iter().map(|&o| type_of(o).cloned()).collect::<Option<_>>()?;
     let operands = (0..inputs.len() as u32).map(Operand::Input).collect();
     let instructions = vec![Instruction { operands, ..instruction.clone() }];
-    Some(Program { inputs, instructions, outputs: vec![Operand::Result(0)], ..Program::default() })
+    Some(Program { inputs, instructions, outputs: vec![Operand::Result(0)] })
 }
 
 /// The program without instructions that others took in, which alone read their results. `is_taken` is asked of each

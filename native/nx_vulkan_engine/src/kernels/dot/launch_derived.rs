@@ -1,0 +1,150 @@
+//! Matrices that products compute, as launches see them.
+
+use nx_vulkan_ir::program::epilogue::DERIVED_TOGETHER;
+use nx_vulkan_ir::program::step::{Ref, Step};
+use nx_vulkan_spirv::access::{Element, Layout};
+use smallvec::SmallVec;
+
+use super::DerivedSpec;
+use crate::Tensor;
+use crate::kernels::Place;
+use crate::kernels::map::Port;
+use crate::program::fused::{Made, Plan};
+use crate::shape::{Dims, Space, Strides};
+
+/// A matrix that a product computes, with the operands that it is computed from, which have strides along axes that make up the matrix in the order of its elements.
+#[derive(Debug)]
+pub struct Derived {
+    loads: SmallVec<[Tensor; 3]>,
+    space: Space,
+    spec: DerivedSpec,
+}
+
+impl Derived {
+    /// What a plan of a map computes of tensors that have the shape of its space, as a matrix of so many rows; `None`
+    /// where an axis that steps count goes on beyond the end of a row, neighbours along the last one are no groups, or an
+    /// operand runs backwards.
+    pub fn of(plan: &Plan, rows: u64, loads: SmallVec<[Tensor; 3]>) -> Option<Derived> {
+        let step = |made: &Made| match made {
+            Made::Step(step) => Some(step.clone()),
+            Made::Reduction { .. } => None,
+        };
+        let mut steps: SmallVec<[Step; 1]> =
+            plan.values.iter().map(|value| step(&value.made)).collect::<Option<_>>()?;
+        let mut result = plan.stores.first()?.value;
+        let strides = loads.iter().map(|load| load.view.strides.clone()).collect();
+        let mut whole = Space { sizes: plan.space.clone(), strides };
+        let (cut, added) = cut_at(&mut whole, rows)?;
+        let mut refs: SmallVec<[&mut Ref; 16]> =
+            steps.iter_mut().flat_map(|step| &mut step.args).chain([&mut result]).collect();
+        if let Some(added) = added {
+            for r in &mut refs {
+                match axis_of(r) {
+                    Some(axis) if axis + 1 == added => return None,
+                    Some(axis) if axis >= added => **r = Ref::Coordinate(axis as u8 + 1),
+                    _ => {}
+                }
+            }
+        }
+        let counted: SmallVec<[usize; 6]> = refs.iter().filter_map(|r| axis_of(r)).collect();
+        let mut space = Space { sizes: Dims::new(), strides: SmallVec::from_elem(Strides::new(), loads.len()) };
+        let mut places: SmallVec<[(usize, usize); 6]> = SmallVec::new();
+        let parts = [0..cut, cut..whole.sizes.len()].map(|part| {
+            let strides: SmallVec<[&[i64]; 3]> = whole.strides.iter().map(|strides| &strides[part.clone()]).collect();
+            let own: SmallVec<[usize; 6]> =
+                counted.iter().filter(|&axis| part.contains(axis)).map(|axis| axis - part.start).collect();
+            let (merged, found) = Space::keeping(&whole.sizes[part.clone()], &strides, &own);
+            let before = space.sizes.len();
+            places.extend(own.iter().zip(found).map(|(&axis, place)| (part.start + axis, before + place)));
+            space.sizes.extend_from_slice(&merged.sizes);
+            space.strides.iter_mut().zip(&merged.strides).for_each(|(all, own)| all.extend_from_slice(own));
+            merged.sizes
+        });
+        for r in refs {
+            let place = axis_of(r).and_then(|axis| places.iter().find(|(counted, _)| *counted == axis));
+            if let (Ref::Coordinate(axis), Some((_, place))) = (r, place) {
+                *axis = *place as u8;
+            }
+        }
+        let [_, depth] = &parts;
+        let are_groups = |of: u64| depth.last().is_some_and(|n| n.is_multiple_of(of));
+        if !are_groups(DERIVED_TOGETHER) || space.strides.iter().flatten().any(|&stride| stride < 0) {
+            return None;
+        }
+        let inputs = loads.iter().zip(&space.strides).map(|(load, strides)| port(load, strides)).collect();
+        let by_eights = are_groups(2 * DERIVED_TOGETHER);
+        let ranks = parts.map(|sizes| sizes.len() as u8);
+        let spec = DerivedSpec { inputs, steps, result, axis: 0, ranks, by_eights };
+        Some(Derived { loads, space, spec })
+    }
+
+    /// The sizes of its axes.
+    pub(super) fn sizes(&self) -> &[u64] {
+        &self.space.sizes
+    }
+
+    /// How it is computed by a kernel that has so many axes before its own, and the strides of its operands there.
+    pub(super) fn behind(&self, before: usize) -> (DerivedSpec, SmallVec<[Strides; 3]>) {
+        let strides = self.space.strides.iter();
+        let strides = strides.map(|s| std::iter::repeat_n(0, before).chain(s.iter().copied()).collect()).collect();
+        (DerivedSpec { axis: before as u8, ..self.spec.clone() }, strides)
+    }
+
+    /// The places of its operands.
+    pub(super) fn places<'a>(&'a self, strides: &'a [Strides]) -> impl Iterator<Item = Place<'a>> {
+        self.loads.iter().zip(strides).map(|(load, strides)| Place {
+            buffer: &load.buffer,
+            address: load.address(),
+            strides,
+            element_bytes: load.view.dtype.size_bytes(),
+        })
+    }
+}
+
+/// Makes an axis of a space begin where a row ends, of so many rows. Answers which one, and whether it is new, the inner
+/// part of another; `None` where rows end within what no axis can be made of.
+fn cut_at(space: &mut Space, rows: u64) -> Option<(usize, Option<usize>)> {
+    let mut before = 1;
+    for (axis, &size) in space.sizes.clone().iter().enumerate() {
+        if before == rows {
+            return Some((axis, None));
+        }
+        let outer = rows.checked_div(before).filter(|outer| outer * before == rows)?;
+        if outer < size {
+            let inner = size.checked_div(outer).filter(|inner| inner * outer == size)?;
+            space.sizes[axis] = outer;
+            space.sizes.insert(axis + 1, inner);
+            for strides in &mut space.strides {
+                let stride = strides[axis];
+                strides[axis] = stride.checked_mul(inner as i64)?;
+                strides.insert(axis + 1, stride);
+            }
+            return Some((axis + 1, Some(axis + 1)));
+        }
+        before *= size;
+    }
+    None
+}
+
+/// The axis whose index it is.
+fn axis_of(r: &Ref) -> Option<usize> {
+    if let Ref::Coordinate(axis) = r { Some(usize::from(*axis)) } else { None }
+}
+
+/// How an operand is loaded for neighbours along the last axis.
+fn port(load: &Tensor, strides: &[i64]) -> Port {
+    let element = Element::Typed(load.view.dtype);
+    let (last, others) = strides.split_last().map_or((0, &[][..]), |(&last, others)| (last, others));
+    let whole = || {
+        others.iter().all(|s| s.unsigned_abs().is_multiple_of(DERIVED_TOGETHER))
+            && load.address().is_multiple_of(DERIVED_TOGETHER * u64::from(element.size_bytes()))
+            && u64::from(element.max_width()) >= DERIVED_TOGETHER
+    };
+    let layout = match last {
+        _ if strides.iter().all(|&stride| stride == 0) => Layout::Uniform,
+        0 => Layout::Repeated,
+        1 if whole() => Layout::Inner,
+        _ => Layout::Each,
+    };
+    Port { element, layout }
+}
