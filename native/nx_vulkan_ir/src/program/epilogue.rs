@@ -20,6 +20,11 @@ pub const MATRIX_MAX_BYTES: u64 = 1 << 30;
 /// Operands of the steps beside the product: each takes an address and strides among the kernel's parameters.
 const MAX_LOADS: usize = 8;
 
+/// Operands of the steps that a matrix is computed by, and these steps: what blocks of quantised weights take, of which
+/// scales and digits lie in bytes of their own.
+const MAX_DERIVED_LOADS: usize = 12;
+const MAX_DERIVED_STEPS: usize = 64;
+
 /// A product with what comes before and after it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Epilogue {
@@ -96,20 +101,23 @@ pub fn of(body: &Program, unit_work: u64) -> Option<Epilogue> {
         return None;
     }
     let before = Program { inputs: body.inputs.clone(), instructions: lead.to_vec(), ..Program::default() };
-    let factors: SmallVec<[Factor; 2]> =
+    let mut factors: SmallVec<[Factor; 2]> =
         product.operands.iter().map(|&operand| factor(&before, operand)).collect::<Option<_>>()?;
     let as_it_lies = |factor: &Factor| matches!(factor, Factor::Loaded { prologue: None, .. });
     if !factors.iter().all(as_it_lies) {
         let [a, b] = product.operands.as_slice() else { return None };
         let type_of = before.types();
         let operands = [type_of(*a)?, type_of(*b)?];
-        let fits = |(place, factor): (usize, &Factor)| match factor {
-            Factor::Loaded { prologue: None, .. } => true,
-            Factor::Loaded { operand, prologue: Some(prologue), .. } => {
-                let from = body.inputs.get(*operand as usize);
-                from.is_some_and(|from| takes_steps(unit_work, &product.op, operands, ty, from, &prologue.steps))
+        for (factor, &from) in factors.iter_mut().zip(&product.operands) {
+            let Factor::Loaded { operand, prologue: Some(prologue), .. } = &*factor else { continue };
+            let ty_of = body.inputs.get(*operand as usize)?;
+            if !takes_steps(unit_work, &product.op, operands, ty, ty_of, &prologue.steps) {
+                *factor = derived(&before, from)?;
             }
-            // Vectors are loaded as they lie.
+        }
+        // Vectors are loaded as they lie.
+        let fits = |(place, factor): (usize, &Factor)| match factor {
+            Factor::Loaded { .. } => true,
             Factor::Derived(_) => {
                 factors.get(1 - place).is_some_and(as_it_lies) && vectors(&product.op, operands, ty, place).is_some()
             }
@@ -226,7 +234,7 @@ fn factor(before: &Program, operand: Operand) -> Option<Factor> {
         Some((Load { operand, views, .. }, prologue)) => {
             Some(Factor::Loaded { operand, views, prologue: Some(prologue) })
         }
-        None => derived(&body).map(|plan| Factor::Derived(Box::new(plan))),
+        None => derived(before, operand),
     }
 }
 
@@ -243,13 +251,23 @@ pub fn prologue(body: &Program) -> Option<(Load, Prologue)> {
     Some((plan.loads.pop()?, prologue))
 }
 
-/// How a body computes its one result, element after element from several operands, if no kernel of its own must do it.
-pub(crate) fn derived(body: &Program) -> Option<Plan> {
-    let plan = Plan::of(body).ok()?;
+/// What steps make of operands, element after element: few and cheap ones, for the kernel has their code for each
+/// element that an invocation computes at once.
+fn derived(before: &Program, operand: Operand) -> Option<Factor> {
+    let mut body = before.clone();
+    body.outputs.push(operand);
+    let plan = Plan::of(&body).ok()?;
     let [store] = plan.stores.as_slice() else { return None };
     let is_map = plan.axes.is_empty() && store.ty.elements() == plan.elements();
-    let fits = plan.loads.len() <= MAX_LOADS && !plan.loads.iter().any(|load| load.bounded);
-    (is_map && fits).then_some(plan)
+    let is_cheap = |made: &Made| match made {
+        Made::Step(step) => step.op.is_cheap(&[step.out], step.out),
+        Made::Reduction { .. } => false,
+    };
+    let fits = plan.loads.len() <= MAX_DERIVED_LOADS
+        && plan.values.len() <= MAX_DERIVED_STEPS
+        && plan.values.iter().all(|value| is_cheap(&value.made))
+        && !plan.loads.iter().any(|load| load.bounded);
+    (is_map && fits).then(|| Factor::Derived(Box::new(plan)))
 }
 
 /// The steps of a plan with other names for what they read; `None` where one has none, or something is reduced.

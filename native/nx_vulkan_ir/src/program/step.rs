@@ -40,6 +40,14 @@ pub struct Prologue {
     pub result: Ref,
 }
 
+impl Prologue {
+    /// The type of what takes the place of the element, if it is not the element.
+    pub fn dtype(&self) -> Option<DType> {
+        let Ref::Result(k) = self.result else { return None };
+        self.steps.get(usize::from(k)).map(|step| step.out)
+    }
+}
+
 /// Cheap steps of an epilogue that are repeated for each of an invocation's results; what is more stands in a loop.
 const MAX_REPEATED_STEPS: usize = 2;
 

@@ -126,7 +126,7 @@ fn weights_are_computed_again_from_what_is_kept_of_their_rows() {
 }
 
 #[test]
-fn what_gradients_alone_read_is_derived_again_of_small_products() {
+fn what_gradients_alone_read_is_computed_again_of_small_products() {
     let size @ [layers, rows, columns, _] = [6, 2048, 1024, 16];
     let [kept, again] = with_shares(&layers_of_softmax(size), 16);
     let bytes = [&kept, &again].map(Program::evaluated_bytes);

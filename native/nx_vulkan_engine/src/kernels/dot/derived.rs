@@ -29,8 +29,9 @@ pub struct DerivedSpec {
 
 impl DerivedSpec {
     /// The elements of four neighbours in a row, as f32, from one on that is so many behind a contracted one, both a
-    /// multiple of as many as lie together. Its operands are those of the kernel from `first` on. What depends on the row
-    /// alone, or on the contracted element alone, is computed of it alone, so that rows share it, and fours of eight.
+    /// multiple of as many as lie together. Its operands are those of the kernel from `first` on. What depends on the
+    /// row alone, or on the contracted element alone, is computed of it alone, so that rows share it, and fours of
+    /// eight.
     pub(super) fn four(
         &self,
         code: &mut Code<'_, '_>,

@@ -11,12 +11,11 @@
 #extension GL_EXT_control_flow_attributes : require
 // Batched product of a matrix and up to COUNT vectors, of f32 sums. A workgroup computes what 4 LANES rows of the
 // matrix give. TEAMS teams of LANES invocations share out the contracted elements: an invocation takes four of them of
-// four rows at a time, or twice four where elements are narrow, straight from memory, and the teams' sums are added up in
-// pairs. Which elements a team takes depends on nothing but TEAMS and the type, so that no bits depend on how operands
-// lie. Parameters: rows m, columns n, contracted
-// k, batches, elements of k per split (a multiple of STEP), splits. Either the rows or the columns are the matrix's,
-// the other ones are the vectors. With PAIR, two matrices that lie alike are multiplied, each as it is alone, and the
-// results of both are stored together.
+// four rows at a time, or twice four where elements are narrow, straight from memory, and the teams' sums are added up
+// in pairs. Which elements a team takes depends on nothing but TEAMS and the type, so that no bits depend on how
+// operands lie. Parameters: rows m, columns n, contracted k, batches, elements of k per split (a multiple of STEP),
+// splits. Either the rows or the columns are the matrix's, the other ones are the vectors. With PAIR, two matrices that
+// lie alike are multiplied, each as it is alone, and the results of both are stored together.
 #include "params.glsl"
 
 #define ROWS (4u * LANES)
@@ -51,23 +50,27 @@ layout(constant_id = 3) const uint VECTORS_BY_FOUR = 1u;
 layout(constant_id = 13) const uint VECTORS_FIRST = 0u;
 // Whether an invocation takes eight neighbours along k before those of the next step, and not four.
 layout(constant_id = 17) const uint EIGHTS = 0u;
-// Whether all that an invocation takes in a step lies before the end, if the first of it does: branches around loads would
-// make it wait for each.
+// Whether all that an invocation takes in a step lies before the end, if the first of it does: branches around loads
+// would make it wait for each.
 layout(constant_id = 18) const uint WHOLE = 0u;
 #define WITHIN(k) (WHOLE != 0u || (k) < end)
 
-// Positions of a row or vector and of a contracted element; the element at both, and four neighbours from it on, or from
-// one that is so many behind it.
+// Positions of a row or vector and of a contracted element, that of the matrix so many behind k; the element at both,
+// and four neighbours from it on.
 uint slot_matrix_free(const in uint batch, const in uint m) { return batch + m; }
 uint slot_vectors_free(const in uint batch, const in uint n) { return batch - n; }
-uint slot_matrix_depth(const in uint k) { return k; }
+uint slot_matrix_depth(const in uint k, const in uint behind) { return k + behind; }
 uint slot_vectors_depth(const in uint k) { return k + 1u; }
 float slot_matrix(const in uint free, const in uint depth) { return float(free + depth); }
 float slot_vectors(const in uint at) { return float(at + 1u); }
-vec4 slot_matrix_four(const in uint free, const in uint depth, const in uint behind) { return vec4(free + depth - behind); }
+vec4 slot_matrix_four(const in uint free, const in uint depth, const in uint behind) {
+    return vec4(free + depth - behind);
+}
 #ifdef PAIR
 float slot_other(const in uint free, const in uint depth) { return float(free + depth + 2u); }
-vec4 slot_other_four(const in uint free, const in uint depth, const in uint behind) { return vec4(free + depth + behind); }
+vec4 slot_other_four(const in uint free, const in uint depth, const in uint behind) {
+    return vec4(free + depth + behind);
+}
 #endif
 vec4 slot_vectors_four(const in uint at) { return vec4(at + 1u); }
 #ifdef PAIR
@@ -109,21 +112,21 @@ void main() {
     [[unroll]] for (uint i = 0u; i < 4u; ++i) [[unroll]] for (uint n = 0u; n < COUNT; ++n) others[i][n] = 0.0;
 #endif
 
-// Fetches four elements from `behind` those at k on, of four rows: a vector for each row, or where rows are neighbours for
-// each element. Those past the end are zeros.
+// Fetches four elements from `behind` those at k on, of four rows: a vector for each row, or where rows are neighbours
+// for each element. Those past the end are zeros.
 #define FETCH(fetched, k, behind, element_of, four_of) \
     vec4 fetched[4]; \
     [[unroll]] for (uint i = 0u; i < 4u; ++i) { \
         fetched[i] = vec4(0.0); \
         if (MATRIX_ALONG_K != 0u) { \
             if (MATRIX_BY_FOUR != 0u) { \
-                if (WITHIN(k + behind)) fetched[i] = four_of(at[i], slot_matrix_depth(k), behind); \
+                if (WITHIN(k + behind)) fetched[i] = four_of(at[i], slot_matrix_depth(k, behind), behind); \
             } else { \
                 [[unroll]] for (uint j = 0u; j < 4u; ++j) \
-                    if (WITHIN(k + behind + j)) fetched[i][j] = element_of(at[i], slot_matrix_depth(k + behind + j)); \
+                    if (WITHIN(k + behind + j)) fetched[i][j] = element_of(at[i], slot_matrix_depth(k + behind + j, 0u)); \
             } \
         } else if (WITHIN(k + behind + i)) { \
-            uint element = slot_matrix_depth(k + behind + i); \
+            uint element = slot_matrix_depth(k + behind + i, 0u); \
             if (MATRIX_BY_FOUR != 0u) { \
                 fetched[i] = four_of(at[0], element, 0u); \
             } else { \

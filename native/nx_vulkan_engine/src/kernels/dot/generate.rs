@@ -490,7 +490,11 @@ impl DotSpec {
         })?;
         linker.define(&format!("slot_{name}_depth"), |code, args| {
             let first = if operand == 0 { 2 } else { 1 };
-            self.position(code, params, operand, first, args).map(Some)
+            let at = match args {
+                [k, behind] => code.u32_op(SpirvOp::IAdd, *k, *behind),
+                _ => arg(args, 0)?,
+            };
+            self.position(code, params, operand, first, &[at]).map(Some)
         })
     }
 

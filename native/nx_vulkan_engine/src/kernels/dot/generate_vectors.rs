@@ -114,10 +114,10 @@ impl DotSpec {
             for (name, operand) in [(name, operand)].into_iter().chain(other) {
                 let slot = format!("slot_{name}{}", if load.by_four { "_four" } else { "" });
                 linker.define(&slot, |code, args| {
-                    let mut at = arg(args, 0)?;
-                    for &further in args.iter().skip(1) {
-                        at = code.u32_op(SpirvOp::IAdd, at, further);
-                    }
+                    let at = match args {
+                        [free, depth, ..] => code.u32_op(SpirvOp::IAdd, *free, *depth),
+                        _ => arg(args, 0)?,
+                    };
                     let loaded = match load.by_four {
                         true => self.loaded_near(code, &mut params, operand, dtype, at, 4),
                         false => self.loaded(code, &mut params, operand, dtype, at),

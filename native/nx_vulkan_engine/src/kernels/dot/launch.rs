@@ -511,8 +511,8 @@ pub fn product_of_image(
 }
 
 /// Few vectors by a matrix that is computed; the operand at `place` has its type and the strides that it would have in
-/// memory, and is not read. Results have the bits that they have where it lies in memory. Answers whether one kernel does
-/// it.
+/// memory, and is not read. Results have the bits that they have where it lies in memory. Answers whether one kernel
+/// does it.
 ///
 /// # Errors
 /// As of [`product`].
@@ -735,8 +735,14 @@ fn launch_with(
     let (mut sizes, b_strides, strides) = results.behind(a_sizes, (b_sizes, b_strides));
     sizes.extend_from_slice(own_sizes);
     let mut places: SmallVec<[Place<'_>; 8]> = SmallVec::new();
-    for (tensor, strides) in [(&a.tensor, &a_strides), (&b.tensor, &b_strides)] {
-        places.push(Place { buffer: &tensor.buffer, address: tensor.address(), strides, element_bytes: 0 });
+    let mut factors = [(&a.tensor, &a_strides), (&b.tensor, &b_strides)];
+    // What lies nowhere is not read: the other one stands there, too.
+    if let Some(place) = spec.derived_place() {
+        factors[place] = factors[1 - place];
+    }
+    for (tensor, strides) in factors {
+        let element_bytes = tensor.view.dtype.size_bytes();
+        places.push(Place { buffer: &tensor.buffer, address: tensor.address(), strides, element_bytes });
     }
     places.extend_from_slice(between);
     let chunk = depth.div_ceil(splits).next_multiple_of(block);

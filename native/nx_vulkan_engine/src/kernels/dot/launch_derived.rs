@@ -12,7 +12,8 @@ use crate::kernels::map::Port;
 use crate::program::fused::{Made, Plan};
 use crate::shape::{Dims, Space, Strides};
 
-/// A matrix that a product computes, with the operands that it is computed from, which have strides along axes that make up the matrix in the order of its elements.
+/// A matrix that a product computes, with the operands that it is computed from, which have strides along axes that
+/// make up the matrix in the order of its elements.
 #[derive(Debug)]
 pub struct Derived {
     loads: SmallVec<[Tensor; 3]>,
@@ -22,8 +23,8 @@ pub struct Derived {
 
 impl Derived {
     /// What a plan of a map computes of tensors that have the shape of its space, as a matrix of so many rows; `None`
-    /// where an axis that steps count goes on beyond the end of a row, neighbours along the last one are no groups, or an
-    /// operand runs backwards.
+    /// where an axis that steps count goes on beyond the end of a row, neighbours along the last one are no groups, or
+    /// an operand runs backwards.
     pub fn of(plan: &Plan, rows: u64, loads: SmallVec<[Tensor; 3]>) -> Option<Derived> {
         let step = |made: &Made| match made {
             Made::Step(step) => Some(step.clone()),
@@ -101,8 +102,8 @@ impl Derived {
     }
 }
 
-/// Makes an axis of a space begin where a row ends, of so many rows. Answers which one, and whether it is new, the inner
-/// part of another; `None` where rows end within what no axis can be made of.
+/// Makes an axis of a space begin where a row ends, of so many rows. Answers which one, and whether it is new, the
+/// inner part of another; `None` where rows end within what no axis can be made of.
 fn cut_at(space: &mut Space, rows: u64) -> Option<(usize, Option<usize>)> {
     let mut before = 1;
     for (axis, &size) in space.sizes.clone().iter().enumerate() {

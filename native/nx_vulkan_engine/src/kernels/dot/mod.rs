@@ -12,7 +12,7 @@ mod launch_derived;
 mod matrix;
 mod own;
 
-use nx_vulkan_ir::program::step::{has_costly, stands_in_loop};
+use nx_vulkan_ir::program::step::{Prologue, has_costly, stands_in_loop};
 use nx_vulkan_spirv::generated::Generated;
 use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::modes::FloatModes;
@@ -56,8 +56,8 @@ fn parts_of(dtype: DType) -> u32 {
 /// what is on its way: by eight, 14336 x 4096 of bf16 takes 86 us on an H100 and 72 by fours, by four 41 and 44.
 const MOST_BY_EIGHTS: u32 = 4;
 
-/// Whether an invocation takes eight neighbours of a matrix by few vectors, 16 bytes of numbers of 16 bits, whatever they
-/// are computed from.
+/// Whether an invocation takes eight neighbours of a matrix by few vectors, 16 bytes of numbers of 16 bits, whatever
+/// they are computed from.
 fn takes_eights(matrix: DType) -> bool {
     matrix.size_bytes() <= DType::F16.size_bytes()
 }
@@ -109,7 +109,9 @@ impl KernelSpec for DotSpec {
             vectors_first,
         ]);
         if let Tiling::Vectors(tile) = self.tiling {
-            let matrix = if tile.first { self.b } else { self.a };
+            let place = usize::from(tile.first);
+            let prologue = self.prologues.get(place).and_then(Option::as_ref);
+            let matrix = prologue.and_then(Prologue::dtype).unwrap_or([self.a, self.b][place]);
             let eights = takes_eights(matrix) && tile.count <= MOST_BY_EIGHTS;
             constants.extend([(17, eights.into()), (18, (eights && !self.ends_early).into())]);
         }
@@ -148,7 +150,8 @@ impl KernelSpec for DotSpec {
 
     fn element_bytes(&self, k: usize, place: &Place<'_>) -> u64 {
         match k {
-            _ if self.derived_place() == Some(k) => 0,
+            // The other one stands for a matrix that lies nowhere.
+            0 | 1 if self.derived.is_some() => place.element_bytes,
             0 => self.a.size_bytes(),
             1 => self.b.size_bytes(),
             _ => place.element_bytes,

@@ -8,7 +8,7 @@ use nx_vulkan_engine::kernels::dot::{
 use nx_vulkan_engine::program::epilogue::{self, Factor};
 use nx_vulkan_engine::program::fused::{Load, through};
 use nx_vulkan_engine::program::passes::{Target, optimize};
-use nx_vulkan_engine::program::{Binary, Builder, Op, Operand, Program, Unary};
+use nx_vulkan_engine::program::{Binary, Builder, Op, Operand, Program};
 use nx_vulkan_engine::tuning::target;
 use nx_vulkan_engine::{CType, Compile, DType, DeviceKind, Tensor, Type, View};
 
@@ -19,7 +19,7 @@ use crate::compare::{Bound, mismatch};
 /// What a matrix of so many rows and contracted elements is computed from, in a type.
 type Weights = fn(&Builder, [u64; 2], DType) -> Operand;
 
-const KINDS: [(&str, u64, Weights); 6] = [
+const KINDS: [(&str, u64, Weights); 7] = [
     // Groups of all rows in one axis, four bytes in a word.
     ("8 bits in words", 32, |b, [rows, depth], dtype| {
         let groups = rows * depth / 32;
@@ -49,12 +49,13 @@ const KINDS: [(&str, u64, Weights); 6] = [
         let scales = b.input(DType::F32, &[rows, 1]);
         b.as_type(b.multiply(b.as_type(bytes, DType::F32), scales), dtype)
     }),
-    // The index of an element counts.
+    // The index of an element counts, and one operand alone is read.
     ("index", 4, |b, [rows, depth], dtype| {
         let bytes = b.input(DType::U8, &[rows, depth]);
-        let counted = b.as_type(b.iota(DType::S32, &[rows, depth], None), DType::F32);
-        b.as_type(b.multiply(b.unary(Unary::Sin, counted), b.as_type(bytes, DType::F32)), dtype)
+        let counted = b.binary(Binary::BitwiseAnd, b.iota(DType::S32, &[rows, depth], None), 31.0);
+        b.as_type(b.multiply(b.as_type(counted, DType::F32), b.as_type(bytes, DType::F32)), dtype)
     }),
+    ("cast", 4, |b, [rows, depth], dtype| b.as_type(b.input(DType::S8, &[rows, depth]), dtype)),
     // Rows that lie across.
     ("turned", 4, |b, [rows, depth], dtype| {
         let bytes = b.input(DType::S8, &[depth, rows]);

@@ -186,6 +186,45 @@ fn products_by_vectors() {
     finish();
 }
 
+/// Contracted elements that lie along two axes, as those of an image's windows do, have the bits of those along one: groups
+/// of four end within eights, groups of eight do not.
+#[test]
+fn products_by_vectors_of_windows() {
+    let mut rng = rng(133);
+    for (vectors, inner) in [(1, 12), (2, 36), (3, 16), (4, 4), (8, 20)] {
+        for dtype in [DType::Bf16, DType::F16, DType::F32] {
+            for tile in VectorTile::all(vectors, false).filter(|tile| tile.fits(engine().caps())) {
+                let (rows, lines, length) = (40, 5, 64 * inner);
+                let depth = lines * inner;
+                let image = operand(&Type::new(dtype, &[lines, length]), Range::Ordinary, 0, &mut rng);
+                let at = |row: u64, k: u64| (k / inner * length + row * 4 + k % inner) as usize;
+                let places = (0..rows).flat_map(|row| (0..depth).map(move |k| (row, k)));
+                let windows = places.map(|(row, k)| image.values[at(row, k)]).collect();
+                let windows = Array { ty: Type::new(dtype, &[rows, depth]), values: windows };
+                let x = upload(&operand(&Type::new(dtype, &[vectors, depth]), Range::Ordinary, 1, &mut rng));
+                let one = |size: u64, stride: u64| MergedAxes::new(&[size], &[stride as i64]);
+                let alone = MergedAxes::new(&[], &[]);
+                let [image, windows] = [&image, &windows].map(upload);
+                let along = MergedAxes::new(&[lines, inner], &[length as i64, 1]);
+                let matrices = [(image, one(rows, 4), along), (windows, one(rows, depth), one(depth, 1))];
+                let [got, want] = matrices.map(|(tensor, free, axes)| {
+                    let out = Tensor::uninitialized(engine(), &Type::new(dtype, &[rows, vectors])).unwrap();
+                    let a = Matrix { tensor, batch: alone.clone(), free, depth: axes };
+                    let free = one(vectors, depth);
+                    let b = Matrix { tensor: x.clone(), batch: alone.clone(), free, depth: one(depth, 1) };
+                    let p = Product { a, b, out: &out, prologues: [None, None], epilogue: None };
+                    let choice = Choice { tiling: Tiling::Vectors(tile), splits: 1 };
+                    product_as(engine(), &p, CType::F32, choice, Compile::Allowed).unwrap();
+                    download(&out)
+                });
+                let wrong = mismatch(&got, &[want], Bound::Exact);
+                assert!(wrong.is_none(), "{vectors} by windows of {inner} {dtype}, {tile:?}: {wrong:?}");
+            }
+        }
+    }
+    finish();
+}
+
 /// No bits depend on how operands lie, nor on which of them is the matrix.
 #[test]
 fn products_by_vectors_have_the_same_bits() {
