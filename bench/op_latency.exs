@@ -15,6 +15,8 @@ defmodule OpLatency do
 
   alias Nx.Vulkan.{NativeV, VulkanoBackend}
 
+  import Nx.Defn
+
   @megabyte 1_048_576
   # Fewer calls than a slow device may be behind before callers have to wait for it.
   @burst 200
@@ -50,6 +52,14 @@ defmodule OpLatency do
     compared("sum of 1,048,576 f32, read back", 200, &summer/1)
     compared("dot of 128x128 f32, one element read back", 200, &multiplier(&1, 128))
     row("dot of 512x512 f32, one element read back", 50, multiplier(VulkanoBackend, 512))
+
+    compared(
+      "`while` op by op, 100 iterations of a counter, a product and a sum",
+      50,
+      &looper(&1, {}, fn x -> counted(x) end)
+    )
+
+    compared("`while` op by op, 100 iterations with `indexed_put`", 50, &looper(&1, {16}, fn x -> put(x) end))
 
     tenth = max(div(calls, 10), 1)
     early = add |> Enum.take(tenth) |> quantile(0.5)
@@ -122,6 +132,30 @@ defmodule OpLatency do
   defp multiplier(backend, n) do
     tensor = Nx.iota({n, n}, type: :f32, backend: backend) |> Nx.divide(n * n)
     fn -> Nx.dot(tensor, tensor)[0][0] |> Nx.to_binary() end
+  end
+
+  defp looper(backend, shape, loop) do
+    x = Nx.broadcast(Nx.tensor(1.0, backend: backend), shape)
+    loop = Nx.Defn.jit(loop, compiler: Nx.Defn.Evaluator)
+    fn -> Nx.with_default_backend(backend, fn -> x |> loop.() |> Nx.to_binary() end) end
+  end
+
+  defnp counted(x) do
+    {_, x} =
+      while {i = 0, x}, i < 100 do
+        {i + 1, x * 0.5 + 1.0}
+      end
+
+    x
+  end
+
+  defnp put(x) do
+    {_, x} =
+      while {i = 0, x}, i < 100 do
+        {i + 1, Nx.indexed_put(x, Nx.reshape(Nx.remainder(i, 16), {1, 1}), Nx.tensor([2.0]))}
+      end
+
+    x
   end
 
   defp quantile(times, q), do: times |> Enum.sort() |> Enum.at(floor(q * (length(times) - 1)))
