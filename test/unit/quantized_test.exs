@@ -100,8 +100,8 @@ defmodule Nx.Vulkan.QuantizedTest do
   end
 
   test "GPTQ has integers along k, and zero points along n, less one" do
-    for bits <- [2, 4, 8] do
-      {k, n, per} = {64, 16, div(32, bits)}
+    for {bits, n} <- [{2, 16}, {4, 16}, {4, 8}, {8, 16}, {8, 4}] do
+      {k, per} = {64, div(32, bits)}
       qweight = Nx.reshape(tensor(:rand.bytes(4 * div(k, per) * n), :s32), {div(k, per), n})
       qzeros = Nx.reshape(tensor(:rand.bytes(4 * 2 * div(n, per)), :s32), {2, div(n, per)})
       scales = Nx.as_type(Nx.divide(Nx.iota({2, n}), 7), :f16)
@@ -262,6 +262,10 @@ defmodule Nx.Vulkan.QuantizedTest do
            fn -> Quantized.from_awq(Nx.s32([[1]]), Nx.s32([[1]]), Nx.f32(1), group: 32) end},
           {~r/expected qweight s32 of shape \{16, 96\}, got s32 of shape \{1, 1\}/,
            fn -> Quantized.from_gptq(Nx.s32([[1]]), Nx.s32([[1]]), x, bits: 4, group: 32) end},
+          {~r/n a multiple of 16, the integers of a word, got f32 of shape \{1, 8\}/,
+           fn -> Quantized.from_gptq(Nx.s32([[1]]), Nx.s32([[1]]), x[[0..0, 0..7]], bits: 2, group: 32) end},
+          {~r/n a multiple of 8, the integers of a word, got f32 of shape \{1, 12\}/,
+           fn -> Quantized.from_gptq(Nx.s32([[1]]), Nx.s32([[1]]), x[[0..0, 0..11]], bits: 4, group: 32) end},
           {~r/expected qzeros s32 of shape \{4, 12\}, got s32 of shape \{1, 1\}/,
            fn -> Quantized.from_awq(Nx.iota({128, 12}, type: :s32), Nx.s32([[1]]), x, group: 32) end},
           {~r/expected an x whose last axis is 96/,

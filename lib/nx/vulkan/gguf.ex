@@ -19,7 +19,9 @@ defmodule Nx.Vulkan.GGUF do
 
   Files are little-endian. What a file says is checked before it is used: a damaged or hostile one is an error that
   names the field and where it stands, and no more memory is taken than the file has bytes, besides the terms of
-  lists.
+  lists. All that stands before the data of tensors has to end within 1 GiB, and to have no more than 2 ** 24 keys,
+  tensors and elements of lists together, some ten times what the largest vocabularies need: a length or a count that is
+  wrong by a bit is told before much is read. Keys and names have 65,535 bytes at most.
 
   ## Source
 
@@ -36,15 +38,16 @@ defmodule Nx.Vulkan.GGUF do
   @typedoc """
   A tensor of a file.
 
-    * `:format` - a type of Nx, a format of `Nx.Vulkan.Quantized`, or the name of one that it does not have
+    * `:format` - a type of Nx, a format of `Nx.Vulkan.Quantized`, the name of one that it does not have, or
+      `{:unknown, number}` of a type that has no name here
     * `:shape` - in the order of Nx, the reverse of the file's: rows lie along the last axis
-    * `:bytes`, `:offset` - how many bytes it has in the file, and where they begin
+    * `:bytes`, `:offset` - how many bytes it has in the file, nil of an unknown type, and where they begin
   """
   @type info :: %{
           name: String.t(),
-          format: Nx.Type.t() | atom,
+          format: Nx.Type.t() | atom | {:unknown, non_neg_integer},
           shape: tuple,
-          bytes: non_neg_integer,
+          bytes: non_neg_integer | nil,
           offset: non_neg_integer
         }
 
@@ -98,8 +101,8 @@ defmodule Nx.Vulkan.GGUF do
   ## Errors
 
   `Nx.Vulkan.Error` of the kind `:io` where the file can't be read, `:bad_file` where it has become shorter, and
-  `:unsupported` for formats that `Nx.Vulkan.Quantized` does not have. An `ArgumentError` where there is no tensor of
-  this name.
+  `:unsupported` for formats that `Nx.Vulkan.Quantized` does not have, and unknown ones. An `ArgumentError` where there
+  is no tensor of this name.
   """
   @spec tensor(t, String.t(), keyword) :: {:ok, Nx.Tensor.t() | Quantized.t()} | {:error, Error.t()}
   def tensor(%__MODULE__{path: path} = gguf, name, opts \\ []) do
@@ -134,7 +137,8 @@ defmodule Nx.Vulkan.GGUF do
   `tensors` is a map or a list of names and tensors of the types f16, bf16, f32, f64, s8, s16, s32, s64, or
   `Nx.Vulkan.Quantized` of the formats of GGUF.
 
-  The file takes its place when it is complete.
+  The file takes its place when it is complete and on the disk. Until then it is beside it, under a name of its own that
+  ends in `.part`, and is removed where an error or an exception ends this.
 
   ## Errors
 
@@ -154,9 +158,14 @@ defmodule Nx.Vulkan.GGUF do
   defp with_file(path, fun) do
     case :file.open(path, [:read, :raw, :binary]) do
       {:ok, file} ->
-        result = with({:ok, size} <- :file.position(file, :eof), do: fun.(file, size))
-        :file.close(file)
-        with {:error, reason} <- result, do: {:error, error(path, reason)}
+        try do
+          with {:ok, size} <- :file.position(file, :eof),
+               {:ok, value} <- fun.(file, size),
+               do: {:ok, value},
+               else: ({:error, reason} -> {:error, error(path, reason)})
+        after
+          :file.close(file)
+        end
 
       {:error, reason} ->
         {:error, io_error(path, "open", reason)}
@@ -172,15 +181,22 @@ defmodule Nx.Vulkan.GGUF do
   end
 
   # The shape and type of what is read.
+  defp stored(%{format: {:unknown, number}} = info, path),
+    do: unsupported(info, path, "type #{number}, which is unknown")
+
   defp stored(%{format: {_, _} = type, shape: shape}, _path), do: {:ok, shape, type}
 
-  defp stored(%{format: format, shape: shape, name: name}, path) do
+  defp stored(%{format: format, shape: shape} = info, path) do
     if is_map_key(Formats.blocks(), format) do
       {:ok, Formats.shapes(shape, format).blocks, {:u, 8}}
     else
-      message = "#{name} in #{path} has the format #{format}, which can't be read yet"
-      {:error, Error.exception(kind: :unsupported, op: :gguf, message: message, details: %{path: path, format: format})}
+      unsupported(info, path, "format #{format}, which can't be read yet")
     end
+  end
+
+  defp unsupported(%{name: name, format: format}, path, what) do
+    message = "#{name} in #{path} has the #{what}"
+    {:error, Error.exception(kind: :unsupported, op: :gguf, message: message, details: %{path: path, format: format})}
   end
 
   defp value(bytes, type, shape, format, opts) do

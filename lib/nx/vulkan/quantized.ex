@@ -98,7 +98,8 @@ defmodule Nx.Vulkan.Quantized do
       `:least_squares` tries 20 scales around those and keeps the one that loses least, with the scale and bias of
       least squares; it takes some 20 times as long
     * `:symmetric` - `true` stores no biases; `false` by default. Of affine formats
-    * `:scale_type` - the type of scales and biases of affine formats, `:f16` by default, or `:bf16`, `:f32`
+    * `:scale_type` - the type of scales and biases of affine formats, `:f16` by default, or `:bf16`, `:f32`. Both
+      have to be within its range
 
   Block formats that can be made are `:q4_0`, `:q4_1`, `:q5_0`, `:q5_1`, `:q8_0`, `:q4_k`, `:q5_k`, `:q6_k` and
   `:mxfp4`, in the steps of ggml's `quantize_row_*_ref`. Where many scales are tried, of `:q4_k`, `:q5_k` and `:q6_k`,
@@ -115,7 +116,9 @@ defmodule Nx.Vulkan.Quantized do
   ## Errors
 
   An `ArgumentError` for a format or an option that there is not, and a shape that does not fit. Values have to be
-  finite, and scales within the range of their type.
+  finite, and scales and biases within the range of their type. Biases are the least values of groups, or near them:
+  where one is beyond 65,504 in magnitude, f16 makes it infinite, and the values of the group are infinities and NaN.
+  `:bf16` and `:f32` have the range of f32.
 
   ## Examples
 
@@ -130,9 +133,8 @@ defmodule Nx.Vulkan.Quantized do
 
   defp encode(format, tensor, opts) do
     given = Keyword.validate!(opts, [:scales, :symmetric, :scale_type])
-    affine? = match?({:affine, _, _}, format)
 
-    if given != [] and not affine? do
+    if given != [] and not match?({:affine, _, _}, format) do
       raise ArgumentError,
             "expected no options for #{inspect(format)}, which has no choice of scales, got: #{inspect(given)}"
     end
@@ -141,10 +143,10 @@ defmodule Nx.Vulkan.Quantized do
     tensor = Nx.as_type(tensor, :f32)
 
     tensors =
-      cond do
-        affine? -> Affine.encode(tensor, affine_options(format, given))
-        is_tuple(format) -> Floats.encode(tensor, Tuple.to_list(format) |> then(&[type: hd(&1), part: List.last(&1)]))
-        true -> %{blocks: Encoder.encode(tensor, format)}
+      case format do
+        {:affine, _bits, _group} -> Affine.encode(tensor, affine_options(format, given))
+        {type, part} -> Floats.encode(tensor, type: type, part: part)
+        _ -> %{blocks: Encoder.encode(tensor, format)}
       end
 
     %__MODULE__{format: format, shape: tensor.shape, tensors: tensors}
@@ -178,7 +180,8 @@ defmodule Nx.Vulkan.Quantized do
   The values, of the type `:type`, f32 by default, or `:f16`, `:bf16`, `:f64`.
 
   Computed in f32 and rounded to another type once, at the end. It is an elementwise expression of the stored tensors,
-  which a compiled function has in one kernel or as part of one (two for `:tq1_0`). It has no gradient.
+  which a compiled function has in one kernel or as part of one; in two for `:tq1_0`, and for a float of 8 bits with
+  `:block` whose `n` and `k` are both no multiples of 128. It has no gradient.
 
   ## Errors
 
@@ -349,7 +352,7 @@ defmodule Nx.Vulkan.Quantized do
   ## Shapes
 
   `qweight` is s32 `{k * bits / 32, n}`, `qzeros` s32 `{k / group, n * bits / 32}`, `scales` `{k / group, n}`, as
-  AutoGPTQ stores them: zero points less one. The quantised tensor is `{n, k}`.
+  AutoGPTQ stores them: zero points less one. `n` is a multiple of `32 / bits`. The quantised tensor is `{n, k}`.
 
   ## Errors
 
@@ -366,7 +369,7 @@ defmodule Nx.Vulkan.Quantized do
   def from_gptq(qweight, qzeros, scales, opts) do
     opts = Keyword.validate!(opts, [:bits, :group])
     format = {:affine, bits, group} = Formats.check!({:affine, opts[:bits], opts[:group]})
-    {groups, n} = scales_shape!(scales)
+    {groups, n} = scales_shape!(scales, bits)
     words!(:qweight, qweight, {div(groups * group * bits, 32), n})
     words!(:qzeros, qzeros, {groups, div(n * bits, 32)})
     tensors = Affine.from_gptq(qweight, qzeros, scales, bits: bits)
@@ -401,18 +404,21 @@ defmodule Nx.Vulkan.Quantized do
   def from_awq(qweight, qzeros, scales, opts) do
     opts = Keyword.validate!(opts, [:group])
     format = {:affine, 4, group} = Formats.check!({:affine, 4, opts[:group]})
-    {groups, n} = scales_shape!(scales)
+    {groups, n} = scales_shape!(scales, 4)
     words!(:qweight, qweight, {groups * group, div(n, 8)})
     words!(:qzeros, qzeros, {groups, div(n, 8)})
     %__MODULE__{format: format, shape: {n, groups * group}, tensors: Affine.from_awq(qweight, qzeros, scales)}
   end
 
-  defp scales_shape!(%Nx.Tensor{shape: {_, n} = shape, type: type}) when type in @scale_types and rem(n, 8) == 0,
-    do: shape
+  # Words hold integers along n.
+  defp scales_shape!(%Nx.Tensor{shape: {_, n} = shape, type: type}, bits)
+       when type in @scale_types and rem(n * bits, 32) == 0,
+       do: shape
 
-  defp scales_shape!(scales) do
+  defp scales_shape!(scales, bits) do
     raise ArgumentError,
-          "expected scales f32, f16 or bf16 of shape {k / group, n} with n a multiple of 8, got #{described(scales)}"
+          "expected scales f32, f16 or bf16 of shape {k / group, n} with n a multiple of #{div(32, bits)}, the " <>
+            "integers of a word, got #{described(scales)}"
   end
 
   defp words!(name, tensor, shape) do

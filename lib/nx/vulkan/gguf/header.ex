@@ -3,7 +3,8 @@ defmodule Nx.Vulkan.GGUF.Header do
 
   # Reads what stands before the data of a GGUF file. Lengths and counts are held against the bytes that the file has
   # left before anything is made of them, so that no more is allocated than the file is long, but for the terms of
-  # lists. What is wrong is thrown as `{:bad_file, offset, field, what}`.
+  # lists, and against limits, as files may be large. Names of fields are iodata until one is told. What is wrong is
+  # thrown as `{:bad_file, offset, field, what}`.
 
   alias Nx.Vulkan.GGUF.Types
 
@@ -16,10 +17,19 @@ defmodule Nx.Vulkan.GGUF.Header do
   # Files nest no arrays at all so far.
   @most_nested 8
 
+  # Where a header has to end, and how many keys, tensors and elements of arrays it may have together. Vocabularies have
+  # up to 2 ** 18 tokens, in three or four arrays.
+  @most_bytes 2 ** 30
+  @most_entries 2 ** 24
+
+  # Bytes of a key, as docs/gguf.md says, and of a name, of which ggml takes 63 and may take more.
+  @most_name 65_535
+
   @alignment 32
 
-  # Where the next value is, the bytes that were read from there on, and the size of the file.
-  defstruct [:file, :size, at: 0, ahead: <<>>]
+  # Where the next value is, the bytes that were read from there on, the size of the file, and how many entries it may
+  # have from there on.
+  defstruct [:file, :size, at: 0, ahead: <<>>, entries: @most_entries]
 
   @doc """
   The header of an open file of a size.
@@ -36,8 +46,8 @@ defmodule Nx.Vulkan.GGUF.Header do
     if magic != "GGUF", do: bad(0, "magic", "expected the bytes GGUF, got: #{inspect(magic)}")
     {version, reader} = unsigned(reader, 32, "version")
     version!(version)
-    {tensors, reader} = count(reader, "count of tensors", 24)
-    {pairs, reader} = count(reader, "count of metadata", 13)
+    {tensors, reader} = entries(reader, "count of tensors", 24)
+    {pairs, reader} = entries(reader, "count of metadata", 13)
     {metadata, reader} = pairs(reader, pairs, %{})
     {infos, reader} = infos(reader, tensors)
     alignment = Map.get(metadata, "general.alignment", @alignment)
@@ -66,9 +76,9 @@ defmodule Nx.Vulkan.GGUF.Header do
   defp pairs(%{at: at} = reader, left, metadata) do
     {key, reader} = name(reader, "key of metadata")
     if is_map_key(metadata, key), do: bad(at, "key of metadata", "#{inspect(key)} stands there twice")
-    {number, reader} = unsigned(reader, 32, "type of #{key}")
+    {number, reader} = unsigned(reader, 32, ["type of ", key])
     value_at = reader.at
-    {value, reader} = value(reader, type!(number, value_at - 4, "type of #{key}"), key, 0)
+    {value, reader} = value(reader, type!(number, value_at - 4, ["type of ", key]), key, 0)
     check!(key, value, value_at)
     pairs(reader, left - 1, Map.put(metadata, key, value))
   end
@@ -84,11 +94,11 @@ defmodule Nx.Vulkan.GGUF.Header do
 
   defp value(%{at: at} = reader, :array, key, depth) do
     if depth == @most_nested, do: bad(at, key, "arrays are nested more than #{@most_nested} deep")
-    field = "type of the elements of #{key}"
+    field = ["type of the elements of ", key]
     {number, reader} = unsigned(reader, 32, field)
     type = type!(number, at, field)
     {:ok, {_, least}} = Types.value(number)
-    {count, reader} = count(reader, "length of #{key}", least)
+    {count, reader} = entries(reader, ["length of ", key], least)
 
     case bits(type) do
       nil ->
@@ -166,21 +176,21 @@ defmodule Nx.Vulkan.GGUF.Header do
 
   defp info(reader) do
     {name, reader} = name(reader, "name of a tensor")
-    {axes, reader} = unsigned(reader, 32, "count of axes of #{name}")
+    {axes, reader} = unsigned(reader, 32, ["count of axes of ", name])
 
     if axes > @most_axes do
-      bad(reader.at - 4, "count of axes of #{name}", "expected #{@most_axes} at most, got: #{axes}")
+      bad(reader.at - 4, ["count of axes of ", name], "expected #{@most_axes} at most, got: #{axes}")
     end
 
-    {sizes, reader} = Enum.map_reduce(1..axes//1, reader, fn _, reader -> unsigned(reader, 64, "shape of #{name}") end)
+    {sizes, reader} = Enum.map_reduce(1..axes//1, reader, fn _, reader -> unsigned(reader, 64, ["shape of ", name]) end)
     shape_at = reader.at - 8 * axes
-    if 0 in sizes, do: bad(shape_at, "shape of #{name}", "expected sizes of 1 and more, got: #{inspect(sizes)}")
-    {number, reader} = unsigned(reader, 32, "type of #{name}")
+    if 0 in sizes, do: bad(shape_at, ["shape of ", name], "expected sizes of 1 and more, got: #{inspect(sizes)}")
+    {number, reader} = unsigned(reader, 32, ["type of ", name])
 
     {format, weights, bytes} =
       case Types.tensor(number) do
         {:ok, type} -> type
-        :error -> bad(reader.at - 4, "type of #{name}", "expected the number of a type of tensors, got: #{number}")
+        :error -> {{:unknown, number}, 1, nil}
       end
 
     row = List.first(sizes, 1)
@@ -188,18 +198,18 @@ defmodule Nx.Vulkan.GGUF.Header do
     if rem(row, weights) != 0 do
       bad(
         shape_at,
-        "shape of #{name}",
+        ["shape of ", name],
         "expected rows of a multiple of #{weights}, the weights of a block, got: #{row}"
       )
     end
 
-    {offset, reader} = unsigned(reader, 64, "offset of #{name}")
+    {offset, reader} = unsigned(reader, 64, ["offset of ", name])
 
     info = %{
       name: name,
       format: format,
       shape: sizes |> Enum.reverse() |> List.to_tuple(),
-      bytes: div(Enum.product(sizes), weights) * bytes,
+      bytes: bytes && div(Enum.product(sizes), weights) * bytes,
       offset: offset,
       offset_at: reader.at - 8
     }
@@ -210,14 +220,15 @@ defmodule Nx.Vulkan.GGUF.Header do
   defp placed(infos, start, alignment, size) do
     for %{name: name, offset_at: at, offset: offset, bytes: bytes} = info <- infos do
       if rem(offset, alignment) != 0 do
-        bad(at, "offset of #{name}", "expected a multiple of the alignment, #{alignment}, got: #{offset}")
+        bad(at, ["offset of ", name], "expected a multiple of the alignment, #{alignment}, got: #{offset}")
       end
 
-      if start + offset + bytes > size do
+      # Of an unknown type there is a byte at least.
+      if start + offset + (bytes || 1) > size do
         bad(
           at,
-          "offset of #{name}",
-          "#{bytes} bytes from #{start + offset} on end beyond the file, which has #{size} bytes"
+          ["offset of ", name],
+          "#{bytes || "unknown"} bytes from #{start + offset} on end beyond the file, which has #{size} bytes"
         )
       end
 
@@ -228,14 +239,15 @@ defmodule Nx.Vulkan.GGUF.Header do
   ## Bytes
 
   defp name(%{at: at} = reader, field) do
-    {name, reader} = string(reader, field)
+    {name, reader} = string(reader, field, @most_name)
     if not String.valid?(name), do: bad(at, field, "expected UTF-8, got: #{inspect(name, limit: 16)}")
     {name, reader}
   end
 
   # A copy, so that what was read with it is let go.
-  defp string(reader, field) do
-    {length, reader} = count(reader, "length of #{field}", 1)
+  defp string(%{at: at} = reader, field, most \\ @most_bytes) do
+    {length, reader} = count(reader, ["length of ", field], 1)
+    if length > most, do: bad(at, ["length of ", field], "expected #{most} bytes at most, got: #{length}")
     {bytes, reader} = take(reader, length, field)
     {:binary.copy(bytes), reader}
   end
@@ -249,7 +261,23 @@ defmodule Nx.Vulkan.GGUF.Header do
       bad(at, field, "#{count} of #{least} bytes or more are longer than the #{left} bytes that are left")
     end
 
+    if reader.at + count * least > @most_bytes do
+      bad(at, field, "#{count} of #{least} bytes or more end beyond #{@most_bytes}, where headers have to end")
+    end
+
     {count, reader}
+  end
+
+  # The same of what becomes terms.
+  defp entries(%{at: at, entries: entries} = reader, field, least) do
+    {count, reader} = count(reader, field, least)
+
+    if count > entries do
+      left = "the #{entries} that are left of the #{@most_entries} keys, tensors and elements of a header"
+      bad(at, field, "#{count} are more than #{left}")
+    end
+
+    {count, %{reader | entries: entries - count}}
   end
 
   defp unsigned(reader, bits, field) do
@@ -278,6 +306,6 @@ defmodule Nx.Vulkan.GGUF.Header do
     end
   end
 
-  @spec bad(non_neg_integer | nil, String.t(), String.t()) :: no_return
-  defp bad(offset, field, what), do: throw({:bad_file, offset, field, what})
+  @spec bad(non_neg_integer | nil, iodata, String.t()) :: no_return
+  defp bad(offset, field, what), do: throw({:bad_file, offset, IO.iodata_to_binary(field), what})
 end

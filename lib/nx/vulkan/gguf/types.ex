@@ -16,8 +16,9 @@ defmodule Nx.Vulkan.GGUF.Types do
     30 => {:bf, 16}
   }
 
-  # Blocks whose place is known, and no values: those of grids, and of one bit.
+  # Blocks whose place is known, and no values: those of grids, of one bit, and of the other side of products.
   @closed %{
+    9 => {:q8_1, 32, 36},
     16 => {:iq2_xxs, 256, 66},
     17 => {:iq2_xs, 256, 74},
     18 => {:iq3_xxs, 256, 98},

@@ -23,22 +23,27 @@ defmodule Nx.Vulkan.GGUF.Writer do
     unique!(tensors)
     alignment = alignment(metadata)
     header = header(metadata, tensors, alignment)
-    part = "#{path}.part"
+    part = "#{path}.#{unique()}.part"
 
-    with {:ok, file} <- :file.open(part, [:write, :raw, :binary]) do
-      written =
+    with {:ok, file} <- :file.open(part, [:write, :raw, :binary, :exclusive]) do
+      try do
         with :ok <- :file.write(file, [header, padding(IO.iodata_length(header), alignment)]),
              :ok <- data(file, tensors, alignment),
-             do: :file.close(file)
-
-      with {:error, _} <- written, do: :file.close(file)
-      with :ok <- written, :ok <- :file.rename(part, path), do: :ok, else: (error -> remove(part, error))
+             :ok <- :file.sync(file),
+             :ok <- :file.close(file),
+             do: :file.rename(part, path)
+      after
+        # Both find nothing where all went well.
+        _ = :file.close(file)
+        _ = :file.delete(part)
+      end
     end
   end
 
-  defp remove(part, error) do
-    _ = :file.delete(part)
-    error
+  # Another one for each call, whatever the seed of the caller's random numbers.
+  defp unique do
+    {number, _} = :rand.uniform_s(2 ** 48, :rand.seed_s(:exsss))
+    Integer.to_string(number, 36)
   end
 
   defp data(file, tensors, alignment) do
@@ -69,6 +74,7 @@ defmodule Nx.Vulkan.GGUF.Writer do
 
   defp stored(%Quantized{format: format, tensors: %{blocks: blocks}, shape: shape}, name) do
     {:ok, number} = Types.tensor_number(format)
+    not_vectorized!(blocks, name)
     axes!(shape, name)
     %{number: number, shape: shape, bytes: Nx.byte_size(blocks), tensor: blocks}
   end
@@ -80,6 +86,7 @@ defmodule Nx.Vulkan.GGUF.Writer do
   defp stored(%Nx.Tensor{type: type, shape: shape} = tensor, name) do
     case Types.tensor_number(type) do
       {:ok, number} ->
+        not_vectorized!(tensor, name)
         axes!(shape, name)
         %{number: number, shape: shape, bytes: Nx.byte_size(tensor), tensor: tensor}
 
@@ -92,6 +99,12 @@ defmodule Nx.Vulkan.GGUF.Writer do
 
   defp stored(other, name) do
     raise ArgumentError, "expected a tensor or a quantised one for #{name}, got: #{inspect(other)}"
+  end
+
+  defp not_vectorized!(%Nx.Tensor{vectorized_axes: []}, _name), do: :ok
+
+  defp not_vectorized!(%Nx.Tensor{vectorized_axes: axes}, name) do
+    raise ArgumentError, "expected a tensor without vectorized axes for #{name}, got: #{inspect(axes)}: devectorize it"
   end
 
   defp axes!(shape, name) do
@@ -138,14 +151,17 @@ defmodule Nx.Vulkan.GGUF.Writer do
   end
 
   # The value with its type; an array is `{:array, {type, values}}`.
-  defp typed({:array, {type, values}}, key) when is_atom(type) and is_list(values) do
+  defp typed({:array, {type, values}} = array, key) when is_atom(type) and is_list(values) do
+    if Types.value_number(type) == :error or List.improper?(values), do: wrong(key, array)
     {:array, {type, Enum.map(values, &of_type(type, &1, key))}}
   end
 
   defp typed({type, value}, key) when is_atom(type), do: {type, of_type(type, value, key)}
   defp typed(value, _key) when is_binary(value), do: {:string, value}
   defp typed(value, _key) when is_boolean(value), do: {:bool, value}
-  defp typed(value, _key) when is_float(value) or value in [:nan, :infinity, :neg_infinity], do: {:f32, value}
+
+  defp typed(value, key) when is_float(value) or value in [:nan, :infinity, :neg_infinity],
+    do: {:f32, if(float?(value, 32), do: value, else: wrong(key, value))}
 
   defp typed(value, key) when is_integer(value),
     do: {integer_type([value], [:u32, :s32, :u64, :s64]) || wrong(key, value), value}
@@ -153,10 +169,11 @@ defmodule Nx.Vulkan.GGUF.Writer do
   defp typed(values, key) when is_list(values) do
     type =
       cond do
+        List.improper?(values) -> nil
         values == [] or Enum.all?(values, &is_integer/1) -> integer_type(values, [:s32, :u32, :s64, :u64])
         Enum.all?(values, &is_binary/1) -> :string
         Enum.all?(values, &is_boolean/1) -> :bool
-        Enum.all?(values, &number?/1) -> :f32
+        Enum.all?(values, &float?(&1, 32)) -> :f32
         Enum.all?(values, &is_list/1) -> :array
         true -> nil
       end || wrong(key, values)
@@ -180,14 +197,27 @@ defmodule Nx.Vulkan.GGUF.Writer do
     end
   end
 
-  defp number?(value), do: is_number(value) or value in [:nan, :infinity, :neg_infinity]
+  # Whether a float of so many bits has the number, or the nearest to it.
+  defp float?(value, bits) when is_number(value) do
+    match?(<<_::float-size(bits)>>, <<value::float-size(bits)>>)
+  rescue
+    ArgumentError -> false
+  end
+
+  defp float?(value, _bits), do: value in [:nan, :infinity, :neg_infinity]
 
   defp of_type(:string, value, _key) when is_binary(value), do: value
   defp of_type(:bool, value, _key) when is_boolean(value), do: value
-  defp of_type(:array, value, key), do: value |> typed(key) |> elem(1)
+
+  defp of_type(:array, value, key) do
+    case typed(value, key) do
+      {:array, array} -> array
+      _ -> wrong(key, {:array, value})
+    end
+  end
 
   defp of_type(type, value, key) when type in [:f32, :f64] do
-    if number?(value), do: value, else: wrong(key, {type, value})
+    if float?(value, if(type == :f32, do: 32, else: 64)), do: value, else: wrong(key, {type, value})
   end
 
   defp of_type(type, value, key) when type in [:u8, :s8, :u16, :s16, :u32, :s32, :u64, :s64] and is_integer(value) do
