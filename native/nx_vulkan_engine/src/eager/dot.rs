@@ -31,6 +31,19 @@ pub fn dot(
     prologues: [Option<Prologue>; 2],
     then: Option<&Then>,
 ) -> Result<Tensor> {
+    let run = |p: &Product<'_>| product(call.engine, p, call.compile);
+    launched(call, contract, batch, prologues, then, run).map(|(result, ())| result)
+}
+
+/// The result of a product, and what its launch answers.
+fn launched<T>(
+    call: &Call<'_>,
+    contract: [&Axes; 2],
+    batch: [&Axes; 2],
+    prologues: [Option<Prologue>; 2],
+    then: Option<&Then>,
+    launch: impl FnOnce(&Product<'_>) -> Result<T>,
+) -> Result<(Tensor, T)> {
     let (a, b) = (call.operand(0)?, call.operand(1)?);
     let dtype = then.map_or(call.out.dtype, |t| t.dtype);
     let result = Tensor::uninitialized(call.engine, &Type::new(dtype, &call.out.shape))?;
@@ -50,8 +63,8 @@ pub fn dot(
     let views: SmallVec<[View; 2]> = inputs.iter().map(|t| View::clone(&t.view)).collect();
     let operands = operands(inputs, &views);
     let epilogue = then.map(|t| t.epilogue(call.out.dtype, &operands));
-    product(call.engine, &Product { a: left, b: right, prologues, out: &result, epilogue }, call.compile)?;
-    Ok(result)
+    let answer = launch(&Product { a: left, b: right, prologues, out: &result, epilogue })?;
+    Ok((result, answer))
 }
 
 /// Two products by one operand, whose other operand is at `place` and beside it an `other` one, and what follows both;
@@ -63,15 +76,10 @@ pub fn pair(
     (other, place): (&Tensor, usize),
     then: &Then,
 ) -> Result<Option<Tensor>> {
-    let left = matrix(call, call.operand(0)?, batch[0], contract[0], true)?;
-    let right = matrix(call, call.operand(1)?, batch[1], contract[1], false)?;
     let beside = matrix(call, other, batch[place], contract[place], place == 0)?;
-    let result = Tensor::uninitialized(call.engine, &Type::new(then.dtype, &call.out.shape))?;
-    let views: SmallVec<[View; 2]> = then.inputs.iter().map(|t| View::clone(&t.view)).collect();
-    let operands = operands(&then.inputs, &views);
-    let epilogue = Some(then.epilogue(call.out.dtype, &operands));
-    let product = Product { a: left, b: right, prologues: [None, None], out: &result, epilogue };
-    let done = product_pair(call.engine, &product, &beside, place, call.compile)?;
+    let (result, done) = launched(call, contract, batch, [None, None], Some(then), |product| {
+        product_pair(call.engine, product, &beside, place, call.compile)
+    })?;
     Ok(done.then_some(result))
 }
 
@@ -81,19 +89,12 @@ pub fn derived(
     call: &Call<'_>,
     contract: [&Axes; 2],
     batch: [&Axes; 2],
-    (derived, place): (&Derived, usize),
+    derived: (&Derived, usize),
     then: Option<&Then>,
 ) -> Result<Option<Tensor>> {
-    let left = matrix(call, call.operand(0)?, batch[0], contract[0], true)?;
-    let right = matrix(call, call.operand(1)?, batch[1], contract[1], false)?;
-    let dtype = then.map_or(call.out.dtype, |t| t.dtype);
-    let result = Tensor::uninitialized(call.engine, &Type::new(dtype, &call.out.shape))?;
-    let inputs = then.map_or(&[][..], |t| &t.inputs);
-    let views: SmallVec<[View; 2]> = inputs.iter().map(|t| View::clone(&t.view)).collect();
-    let operands = operands(inputs, &views);
-    let epilogue = then.map(|t| t.epilogue(call.out.dtype, &operands));
-    let product = Product { a: left, b: right, prologues: [None, None], out: &result, epilogue };
-    let done = product_of_derived(call.engine, &product, (derived, place), call.compile)?;
+    let (result, done) = launched(call, contract, batch, [None, None], then, |product| {
+        product_of_derived(call.engine, product, derived, call.compile)
+    })?;
     Ok(done.then_some(result))
 }
 

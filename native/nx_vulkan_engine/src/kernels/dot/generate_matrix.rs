@@ -10,7 +10,8 @@ use nx_vulkan_spirv::params::{Param, ParamLayout};
 use nx_vulkan_spirv::scalar::{self, Value};
 use rspirv::spirv::{Op as SpirvOp, Word};
 
-use super::generate::{DotSpec, Load, grouped_position, load_four, start};
+use super::generate::{DotSpec, Load, start};
+use super::loads::{grouped_position, load_four};
 
 /// The numbers that make up an element of an operand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -8,7 +8,8 @@ use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::modes::FloatModes;
 use rspirv::spirv::Op as SpirvOp;
 
-use super::generate::{DotSpec, FACTORS, start, vector_of};
+use super::generate::{DotSpec, FACTORS, start};
+use super::loads::vector_of;
 
 /// A tile of results: those of some rows of the matrix with all vectors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -8,7 +8,7 @@ use nx_vulkan_spirv::params::ParamLayout;
 use smallvec::SmallVec;
 
 use super::choice::{has_vectors, lane_tiles, launch_of, shares_results};
-use super::{Access, Derived, DotSpec, EpilogueSpec, Image, Load, Store, Tiling, VectorTile, matrix};
+use super::{Access, Derived, DotSpec, EpilogueSpec, Image, Load, Store, Tiling, VectorTile, launch_derived, matrix};
 use crate::kernels::launch::record;
 use crate::kernels::map::{Operand, Shapes, map};
 use crate::kernels::reduce::{Factor, Finish, Reduce, Target, inner, reduce};
@@ -246,7 +246,7 @@ impl Product<'_> {
     }
 
     /// Whether kernels must reach far; `TooLarge` where none does.
-    fn is_far(&self, engine: &Engine) -> Result<bool> {
+    pub(super) fn is_far(&self, engine: &Engine) -> Result<bool> {
         let (depth, most) = (self.a.depth.elements(), engine.reach().far());
         if depth > most {
             let size = self.a.tensor.view.dtype.size_bytes();
@@ -325,7 +325,7 @@ pub fn product(engine: &Engine, p: &Product<'_>, compile: Compile) -> Result<()>
 }
 
 /// The type of a product's sums, whether it is a reduction if its axes merge alike, and else how it is launched.
-fn way(engine: &Engine, p: &Product<'_>, compile: Compile) -> Result<(CType, bool, Choice)> {
+pub(super) fn way(engine: &Engine, p: &Product<'_>, compile: Compile) -> Result<(CType, bool, Choice)> {
     let (rows, columns, depth) = (p.a.free.elements(), p.b.free.elements(), p.a.depth.elements());
     let is_small = depth < MAX_WIDE_DEPTH && p.multiplications() <= MAX_WIDE_PRODUCTS;
     let is_vector = rows == 1 || columns == 1;
@@ -486,7 +486,7 @@ pub fn product_as(engine: &Engine, p: &Product<'_>, sum: CType, choice: Choice, 
 
 /// What stands in the place of an operand in memory.
 #[derive(Debug, Clone, Copy)]
-enum Instead<'a> {
+pub(super) enum Instead<'a> {
     Nothing,
     /// Of the first one, or of the second.
     Image(&'a Image<'a>, bool),
@@ -510,50 +510,7 @@ pub fn product_of_image(
     product_with(engine, p, CType::F32, choice, Instead::Image(image, second), compile)
 }
 
-/// Few vectors by a matrix that is computed; the operand at `place` has its type and the strides that it would have in
-/// memory, and is not read. Results have the bits that they have where it lies in memory. Answers whether one kernel
-/// does it.
-///
-/// # Errors
-/// As of [`product`].
-pub fn product_of_derived(
-    engine: &Engine,
-    p: &Product<'_>,
-    (derived, place): (&Derived, usize),
-    compile: Compile,
-) -> Result<bool> {
-    if p.is_far(engine)? {
-        return Ok(false);
-    }
-    let (sum, is_reduced, choice) = way(engine, p, compile)?;
-    if is_reduced || sum != CType::F32 {
-        return Ok(false);
-    }
-    derived_as(engine, p, (derived, place), choice, compile)
-}
-
-/// The same in one way to launch it.
-///
-/// # Errors
-/// As of [`product_as`].
-pub fn derived_as(
-    engine: &Engine,
-    p: &Product<'_>,
-    (derived, place): (&Derived, usize),
-    choice: Choice,
-    compile: Compile,
-) -> Result<bool> {
-    let Tiling::Vectors(tile) = choice.tiling else { return Ok(false) };
-    let matrix = if place == 0 { &p.a } else { &p.b };
-    let load = matrix.load(place == 0);
-    if tile.first != (place == 1) || !load.along_k || !load.by_four || !tile.fits(engine.caps()) {
-        return Ok(false);
-    }
-    product_with(engine, p, CType::F32, choice, Instead::Derived(derived), compile)?;
-    Ok(true)
-}
-
-fn product_with(
+pub(super) fn product_with(
     engine: &Engine,
     p: &Product<'_>,
     sum: CType,
@@ -616,7 +573,7 @@ fn product_with(
             matrix::launch_product(engine, p, spec, tile, Some((image, second)), &results, compile)?;
         }
         (Tiling::Matrix(tile), _) => matrix::launch_product(engine, p, spec, tile, None, &results, compile)?,
-        (_, Instead::Derived(derived)) => launch_derived(engine, p, spec, derived, &results, compile)?,
+        (_, Instead::Derived(derived)) => launch_derived::launch(engine, p, spec, derived, &results, compile)?,
         _ => launch_plain(engine, p, spec, &results, (&[], Waits::All), compile)?,
     }
     match &on_the_way {
@@ -694,24 +651,8 @@ pub(super) fn launch_plain(
     launch_with(engine, p, spec, results, (&guard, &[], waits), compile)
 }
 
-/// Launches a kernel for vectors that computes the matrix.
-fn launch_derived(
-    engine: &Engine,
-    p: &Product<'_>,
-    mut spec: DotSpec,
-    derived: &Derived,
-    results: &Results<'_>,
-    compile: Compile,
-) -> Result<()> {
-    let axes = p.a.axes(true).1.len() + p.b.axes(false).1.len() + results.space.sizes.len();
-    let (of_matrix, strides) = derived.behind(axes);
-    spec.derived = Some(Box::new(of_matrix));
-    let places: SmallVec<[Place<'_>; 3]> = derived.places(&strides).collect();
-    launch_with(engine, p, spec, results, (&places, derived.sizes(), Waits::All), compile)
-}
-
 /// The same with operands between factors and those of the epilogue, which may lie along axes of their own.
-fn launch_with(
+pub(super) fn launch_with(
     engine: &Engine,
     p: &Product<'_>,
     spec: DotSpec,

@@ -5,12 +5,15 @@ use nx_vulkan_ir::program::step::{Ref, Step};
 use nx_vulkan_spirv::access::{Element, Layout};
 use smallvec::SmallVec;
 
-use super::DerivedSpec;
-use crate::Tensor;
-use crate::kernels::Place;
+use nx_vulkan_device::kernel::Waits;
+
+use super::launch::{Choice, Instead, Product, Results, launch_with, product_with, way};
+use super::{DerivedSpec, DotSpec, Tiling};
 use crate::kernels::map::Port;
+use crate::kernels::{Compile, Place};
 use crate::program::fused::{Made, Plan};
 use crate::shape::{Dims, Space, Strides};
+use crate::{CType, Engine, Result, Tensor};
 
 /// A matrix that a product computes, with the operands that it is computed from, which have strides along axes that
 /// make up the matrix in the order of its elements.
@@ -100,6 +103,65 @@ impl Derived {
             element_bytes: load.view.dtype.size_bytes(),
         })
     }
+}
+
+/// Few vectors by a matrix that is computed; the operand at `place` has its type and the strides that it would have in
+/// memory, and is not read. Results have the bits that they have where it lies in memory. Answers whether one kernel
+/// does it.
+///
+/// # Errors
+/// As of [`product`].
+pub fn product_of_derived(
+    engine: &Engine,
+    p: &Product<'_>,
+    (derived, place): (&Derived, usize),
+    compile: Compile,
+) -> Result<bool> {
+    if p.is_far(engine)? {
+        return Ok(false);
+    }
+    let (sum, is_reduced, choice) = way(engine, p, compile)?;
+    if is_reduced || sum != CType::F32 {
+        return Ok(false);
+    }
+    derived_as(engine, p, (derived, place), choice, compile)
+}
+
+/// The same in one way to launch it.
+///
+/// # Errors
+/// As of [`product_as`].
+pub fn derived_as(
+    engine: &Engine,
+    p: &Product<'_>,
+    (derived, place): (&Derived, usize),
+    choice: Choice,
+    compile: Compile,
+) -> Result<bool> {
+    let Tiling::Vectors(tile) = choice.tiling else { return Ok(false) };
+    let matrix = if place == 0 { &p.a } else { &p.b };
+    let load = matrix.load(place == 0);
+    if tile.first != (place == 1) || !load.along_k || !load.by_four || !tile.fits(engine.caps()) {
+        return Ok(false);
+    }
+    product_with(engine, p, CType::F32, choice, Instead::Derived(derived), compile)?;
+    Ok(true)
+}
+
+/// Launches a kernel for vectors that computes the matrix.
+pub(super) fn launch(
+    engine: &Engine,
+    p: &Product<'_>,
+    mut spec: DotSpec,
+    derived: &Derived,
+    results: &Results<'_>,
+    compile: Compile,
+) -> Result<()> {
+    let axes = p.a.axes(true).1.len() + p.b.axes(false).1.len() + results.space.sizes.len();
+    let (of_matrix, strides) = derived.behind(axes);
+    spec.derived = Some(Box::new(of_matrix));
+    let places: SmallVec<[Place<'_>; 3]> = derived.places(&strides).collect();
+    launch_with(engine, p, spec, results, (&places, derived.sizes(), Waits::All), compile)
 }
 
 /// Makes an axis of a space begin where a row ends, of so many rows. Answers which one, and whether it is new, the

@@ -9,6 +9,7 @@ mod generate_vectors;
 mod image;
 mod launch;
 mod launch_derived;
+mod loads;
 mod matrix;
 mod own;
 
@@ -32,10 +33,10 @@ pub use generate_matrix::{Bounds, MatrixTile, Planes, SplitSpec, SplitStage};
 pub use generate_vectors::VectorTile;
 pub use image::{Image, ImageAxis};
 pub use launch::{
-    Choice, Epilogue, Matrix, MergedAxes, Outline, Product, derived_as, pair_as, product, product_as,
-    product_of_derived, product_of_image, product_pair,
+    Choice, Epilogue, Matrix, MergedAxes, Outline, Product, pair_as, product, product_as, product_of_image,
+    product_pair,
 };
-pub use launch_derived::Derived;
+pub use launch_derived::{Derived, derived_as, product_of_derived};
 pub use matrix::{Form, InPlace, Prepared, prepare};
 
 /// Constants that are 0 or 1, by their place.

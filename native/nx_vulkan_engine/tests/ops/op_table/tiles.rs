@@ -186,8 +186,8 @@ fn products_by_vectors() {
     finish();
 }
 
-/// Contracted elements that lie along two axes, as those of an image's windows do, have the bits of those along one: groups
-/// of four end within eights, groups of eight do not.
+/// Contracted elements that lie along two axes, as those of an image's windows do, have the bits of those along one:
+/// groups of four end within eights, groups of eight do not.
 #[test]
 fn products_by_vectors_of_windows() {
     let mut rng = rng(133);

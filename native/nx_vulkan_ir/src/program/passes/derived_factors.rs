@@ -13,8 +13,8 @@ use crate::program::fused::is_view;
 use crate::program::{Instruction, Op, Operand, Program};
 use crate::{Result, Type};
 
-/// How many times as many bytes are computed as are read, at least: those of bf16 from weights of 8 bits with a scale for
-/// 32 of them. With less, to read what is stored takes about as long.
+/// How many times as many bytes are computed as are read, at least: those of bf16 from weights of 8 bits with a scale
+/// for 32 of them. With less, to read what is stored takes about as long.
 const LEAST_GROWTH: (u64, u64) = (3, 2);
 
 pub fn run(program: &Program, target: &Target) -> Result<Program> {

@@ -34,7 +34,7 @@ pub struct Target {
     pub heads: Heads,
     /// The most vectors that one kernel multiplies with two matrices; 0 where none does.
     pub paired_vectors: u64,
-    /// The most vectors for which one kernel computes the elements of a matrix from several operands; 0 where none does.
+    /// The most vectors for which one kernel computes the elements of a matrix from others; 0 where none does.
     pub derived_vectors: u64,
     /// The most bytes that memory has for what is reduced. More is reduced a part at a time.
     pub reduced_bytes: u64,
