@@ -98,17 +98,18 @@ defmodule Nx.Vulkan.Compiler do
   alias Nx.Vulkan.VulkanoBackend, as: B
 
   require Logger
+  require Record
 
-  defmodule Entry do
-    @moduledoc false
-    # What a call needs: the executable, or a plan of several steps with the `slots` of its inputs. `kept` says of every
-    # argument whether it is used, or is nil where all are. `constants` are references that follow the arguments. The
-    # templates of those, which only errors need, are `arguments`, as a binary, which is not copied out of the cache at
-    # every call. So is the scope in `check`, which is there where a call is to raise on NaN or infinities, with the
-    # kinds and the executable that looks for them, the results that this reads, the numbers of the scope's inputs that
-    # a call has, and which of these the caller has donated.
-    defstruct [:name, :executable, :plan, :slots, :kept, :constants, :arguments, :template, :check]
-  end
+  # What a call needs: the executable, or a plan of several steps with the `slots` of its inputs. `kept` says of every
+  # argument whether it is used, or is nil where all are. `constants` are references that follow the arguments. The
+  # templates of those, which only errors need, are `arguments`, as a binary, which is not copied out of the cache at
+  # every call. So is the scope in `check`, which is there where a call is to raise on NaN or infinities, with the
+  # kinds and the executable that looks for them, the results that this reads, the numbers of the scope's inputs that
+  # a call has, and which of these the caller has donated. A struct would be copied with its keys.
+  Record.defrecordp(
+    :entry,
+    [:name, :executable, :plan, :slots, :kept, :constants, :arguments, :template, :check] |> Enum.map(&{&1, nil})
+  )
 
   @impl true
   def __jit__(key, vars, fun, args_list, opts) do
@@ -423,19 +424,20 @@ defmodule Nx.Vulkan.Compiler do
       # A search begins with the arguments.
       plan = Plan.map_programs(plan, &executable(&1, name, if(check, do: [], else: donated), memory))
 
-      entry = %Entry{
-        name: name,
-        arguments: vars |> Enum.map(&Nx.to_template/1) |> :erlang.term_to_binary(),
-        template: template,
-        check: check,
-        kept: if(length(arguments) < length(leaves), do: for(i <- 0..(length(leaves) - 1)//1, do: i in arguments)),
-        constants:
-          named(name, fn -> for(i <- constant_places, do: B.reference(Enum.at(constants, i - length(leaves)))) end)
-      }
+      entry =
+        entry(
+          name: name,
+          arguments: vars |> Enum.map(&Nx.to_template/1) |> :erlang.term_to_binary(),
+          template: template,
+          check: check,
+          kept: if(length(arguments) < length(leaves), do: for(i <- 0..(length(leaves) - 1)//1, do: i in arguments)),
+          constants:
+            named(name, fn -> for(i <- constant_places, do: B.reference(Enum.at(constants, i - length(leaves)))) end)
+        )
 
       case plan do
-        %Plan{steps: [{:run, executable, _, outputs}], outputs: outputs} -> %{entry | executable: executable}
-        _ -> %{entry | plan: plan, slots: Enum.map(used, &[:input, &1])}
+        %Plan{steps: [{:run, executable, _, outputs}], outputs: outputs} -> entry(entry, executable: executable)
+        _ -> entry(entry, plan: plan, slots: Enum.map(used, &[:input, &1]))
       end
     end)
   end
@@ -544,20 +546,20 @@ defmodule Nx.Vulkan.Compiler do
 
   ## Calling
 
-  defp call(%Entry{name: name, kept: kept, constants: constants} = entry, args, hooks) do
+  defp call(entry(name: name, kept: kept, constants: constants, check: check) = entry, args, hooks) do
     outputs =
       Telemetry.run(name, fn ->
         references = references(args, kept, name)
         inputs = if constants == [], do: references, else: references ++ constants
         outputs = run(entry, inputs, hooks)
-        if entry.check, do: check!(entry, inputs, outputs)
+        if check, do: check!(entry, inputs, outputs)
         outputs
       end)
 
-    result(entry.template, outputs)
+    result(entry(entry, :template), outputs)
   end
 
-  defp check!(%Entry{name: name, check: check} = entry, inputs, outputs) do
+  defp check!(entry(name: name, check: check, arguments: arguments), inputs, outputs) do
     :counters.add(check.calls, 1, 1)
     call = :counters.get(check.calls, 1)
 
@@ -570,7 +572,7 @@ defmodule Nx.Vulkan.Compiler do
 
           [kind | _] ->
             scope = :erlang.binary_to_term(check.scope)
-            Origin.error(kind, scope, Enum.zip(check.used, inputs), :erlang.binary_to_term(entry.arguments))
+            Origin.error(kind, scope, Enum.zip(check.used, inputs), :erlang.binary_to_term(arguments))
         end
       end)
 
@@ -588,7 +590,7 @@ defmodule Nx.Vulkan.Compiler do
   defp reference(%T{type: type, data: %B{ref: ref, type: type}}, _name), do: ref
   defp reference(tensor, name), do: named(name, fn -> B.reference(tensor) end)
 
-  defp run(%Entry{plan: nil, executable: executable} = entry, inputs, _hooks) do
+  defp run(entry(plan: nil, executable: executable) = entry, inputs, _hooks) do
     case NativeV.executable_run(executable, inputs) do
       {:ok, outputs} ->
         outputs
@@ -600,12 +602,12 @@ defmodule Nx.Vulkan.Compiler do
     end
   end
 
-  defp run(%Entry{plan: plan, slots: slots} = entry, inputs, hooks) do
+  defp run(entry(plan: plan, slots: slots) = entry, inputs, hooks) do
     within(entry, inputs, fn -> Steps.run(plan, Map.new(Enum.zip(slots, inputs)), hooks) end)
   end
 
   # Errors of a run name the function, and arguments that were deallocated.
-  defp within(%Entry{name: name, arguments: arguments, kept: kept}, inputs, fun) do
+  defp within(entry(name: name, arguments: arguments, kept: kept), inputs, fun) do
     named(name, fn ->
       try do
         fun.()
