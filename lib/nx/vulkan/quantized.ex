@@ -223,8 +223,9 @@ defmodule Nx.Vulkan.Quantized do
 
   ## Types
 
-  Values are rounded to the type of `x` where that is f16 or bf16, and the result has this type. They stay f32 for
-  others; then the result has the type that Nx gives products of these types with f32.
+  Values are rounded to the type of `x` where that is f16 or bf16, and the result has this type; compiled for a GPU,
+  products of up to four rows of `x` take them as they are, in f32. They stay f32 for others; then the result has the
+  type that Nx gives products of these types with f32.
 
   ## Gradients
 

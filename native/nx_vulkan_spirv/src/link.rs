@@ -164,6 +164,11 @@ impl<'l> Linker<'l> {
         self.global(Op::TypeVector, None, vec![Operand::IdRef(component), Operand::LiteralBit32(count)])
     }
 
+    /// A matrix type of so many columns.
+    pub fn type_matrix(&mut self, column: Word, count: u32) -> Word {
+        self.global(Op::TypeMatrix, None, vec![Operand::IdRef(column), Operand::LiteralBit32(count)])
+    }
+
     /// A pointer type.
     pub(crate) fn type_pointer(&mut self, class: StorageClass, pointee: Word) -> Word {
         self.global(Op::TypePointer, None, vec![Operand::StorageClass(class), Operand::IdRef(pointee)])

@@ -3,26 +3,6 @@
 #ifndef NX_STORAGE_GLSL
 #define NX_STORAGE_GLSL
 
-// Bits of the f32 equal to a float with the given field widths; all ones in the exponent stand for infinity and NaN.
-uint nx_expand_float_bits(const in uint raw, const in uint exponent_bits, const in uint mantissa_bits) {
-    uint mantissa = raw & ((1u << mantissa_bits) - 1u);
-    uint exponent_mask = (1u << exponent_bits) - 1u;
-    uint exponent = (raw >> mantissa_bits) & exponent_mask;
-    uint sign = ((raw >> (exponent_bits + mantissa_bits)) & 1u) << 31;
-    uint rebias = 128u - (1u << (exponent_bits - 1u));
-    if (exponent == exponent_mask) {
-        return sign | 0x7f800000u | (mantissa << (23u - mantissa_bits));
-    }
-    if (exponent == 0u) {
-        if (mantissa == 0u) {
-            return sign;
-        }
-        uint top = uint(findMSB(mantissa));
-        return sign | ((rebias + 1u + top - mantissa_bits) << 23) | ((mantissa << (23u - top)) & 0x7fffffu);
-    }
-    return sign | ((exponent + rebias) << 23) | (mantissa << (23u - mantissa_bits));
-}
-
 // Magnitude bits of a float with the given field widths nearest to an f32 magnitude; it may pass the largest finite
 // one.
 uint nx_round_float_bits(const in uint magnitude, const in uint exponent_bits, const in uint mantissa_bits) {
@@ -52,16 +32,16 @@ float nx_load_f16(const in uint raw) {
 float nx_load_f16_number(const in uint raw) { return nx_load_f16(raw); }
 
 float nx_load_bf16(const in uint raw) { return uintBitsToFloat(raw << 16); }
-float nx_load_f8(const in uint raw) { return uintBitsToFloat(nx_expand_float_bits(raw, 5u, 2u)); }
+
+// The high byte of an f16.
+float nx_load_f8(const in uint raw) { return nx_load_f16(raw << 8); }
 
 // No infinities: the largest exponent holds finite values up to 448, and NaN as S.1111.111.
 float nx_load_f8_e4m3fn(const in uint raw) {
-    uint m = raw & 0x7fu;
-    if (m < 0x78u) {
-        return uintBitsToFloat(nx_expand_float_bits(raw, 4u, 3u));
-    }
-    uint sign = (raw & 0x80u) << 24;
-    return uintBitsToFloat(m == 0x7fu ? sign | 0x7fc00000u : sign | 0x43800000u | ((m & 7u) << 20));
+    uint m = (raw & 0x7fu) << 20;
+    uint small = floatBitsToUint(uintBitsToFloat(m + 0x3c800000u) - uintBitsToFloat(0x3c800000u));
+    uint finite = m < 0x00800000u ? small : m + 0x3c000000u;
+    return uintBitsToFloat(((raw & 0x80u) << 24) | (m == 0x07f00000u ? 0x7fc00000u : finite));
 }
 
 // Without branches. The addition rounds small numbers to multiples of the smallest one, 2^-24.

@@ -539,6 +539,7 @@ fn products() {
         axis: 4,
         ranks: [1, 1],
         by_eights: true,
+        is_short: false,
     };
     let by_four = Load { along_k: true, by_four: true };
     let scaled = DotSpec { b_load: by_four, derived: Some(Box::new(derived)), ..vectors.clone() };

@@ -11,9 +11,10 @@ use nx_vulkan_spirv::steps::{dtype_of, find, run_steps};
 use rspirv::spirv::{Op as SpirvOp, Word};
 use smallvec::SmallVec;
 
+use super::loads::{following, groups};
 use crate::kernels::map::Port;
 
-/// How four neighbours of the matrix are computed.
+/// How neighbours of the matrix are computed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct DerivedSpec {
     pub inputs: SmallVec<[Port; 3]>,
@@ -25,29 +26,37 @@ pub struct DerivedSpec {
     pub ranks: [u8; 2],
     /// Whether eights are neighbours along the last axis, and not fours alone.
     pub by_eights: bool,
+    /// Whether the last axis ends with what are neighbours, so that their indices along it are known.
+    pub is_short: bool,
 }
 
 impl DerivedSpec {
-    /// The elements of four neighbours in a row, as f32, from one on that is so many behind a contracted one, both a
-    /// multiple of as many as lie together. Its operands are those of the kernel from `first` on. What depends on the
-    /// row alone, or on the contracted element alone, is computed of it alone, so that rows share it, and fours of
+    /// The elements of four or eight neighbours in a row, as f32, from one on that is so many behind a contracted one,
+    /// both a multiple of as many as lie together. Its operands are those of the kernel from `first` on. What depends on
+    /// the row alone, or on the contracted element alone, is computed of it alone, so that rows share it, and fours of
     /// eight.
-    pub(super) fn four(
+    pub(super) fn neighbours(
         &self,
         code: &mut Code<'_, '_>,
         params: &mut ParamLayout,
         first: u8,
         [row, depth, behind]: [Word; 3],
-    ) -> Result<SmallVec<[Word; 4]>> {
+        count: u64,
+    ) -> Result<SmallVec<[Word; 8]>> {
         let [rows, contracted] = self.ranks;
         let mut coordinates = access::coordinates(code, params, row, self.axis, rows)?;
-        let first_of_four = code.u32_op(SpirvOp::IAdd, depth, behind);
-        let found = if self.by_eights { depth } else { first_of_four };
+        let first_of_all = code.u32_op(SpirvOp::IAdd, depth, behind);
+        let found = if self.by_eights { depth } else { first_of_all };
         coordinates.extend(access::coordinates(code, params, found, self.axis + rows, contracted)?);
-        if let Some(last) = coordinates.last_mut().filter(|_| self.by_eights) {
-            *last = code.u32_op(SpirvOp::IAdd, *last, behind);
+        if let Some(last) = coordinates.last_mut() {
+            if self.is_short {
+                *last = code.linker.const_u32(0);
+            }
+            if self.by_eights {
+                *last = code.u32_op(SpirvOp::IAdd, *last, behind);
+            }
         }
-        let depth = first_of_four;
+        let depth = first_of_all;
         let linear =
             match self.steps.iter().flat_map(|step| &step.args).chain([&self.result]).any(|r| *r == Ref::Linear) {
                 true => {
@@ -57,8 +66,8 @@ impl DerivedSpec {
                 }
                 false => depth,
             };
-        let mut lanes: SmallVec<[Lane; 4]> = SmallVec::new();
-        for j in 0..DERIVED_TOGETHER as u32 {
+        let mut lanes: SmallVec<[Lane; 8]> = SmallVec::new();
+        for j in 0..count as u32 {
             let mut lane = Lane { linear, coordinates: coordinates.clone(), values: SmallVec::new() };
             if j > 0 {
                 let j = code.linker.const_u32(j);
@@ -90,7 +99,7 @@ impl DerivedSpec {
         operand: u8,
         Port { element, layout }: Port,
         lanes: &[Lane],
-    ) -> Result<SmallVec<[Word; 4]>> {
+    ) -> Result<SmallVec<[Word; 8]>> {
         let address = params.address(operand);
         let mut at = |code: &mut Code<'_, '_>, lane: &Lane| match layout {
             Layout::Uniform => Ok(code.linker.const_u32(0)),
@@ -102,9 +111,15 @@ impl DerivedSpec {
                 Ok(SmallVec::from_elem(access::load(code, address, element, at)?, lanes.len()))
             }
             Layout::Inner => {
-                let (at, count) = (at(code, &lanes[0])?, code.linker.const_u32(DERIVED_TOGETHER as u32));
-                let group = code.u32_op(SpirvOp::UDiv, at, count);
-                access::load_vector(code, address, element, DERIVED_TOGETHER as u32, group)
+                let width = DERIVED_TOGETHER as u32;
+                let at = at(code, &lanes[0])?;
+                let first = groups(code, at, width);
+                let mut loaded = SmallVec::new();
+                for k in 0..lanes.len() as u32 / width {
+                    let group = following(code, first, k);
+                    loaded.extend(access::load_vector(code, address, element, width, group)?);
+                }
+                Ok(loaded)
             }
             _ => lanes
                 .iter()

@@ -53,6 +53,8 @@ layout(constant_id = 17) const uint EIGHTS = 0u;
 // Whether all that an invocation takes in a step lies before the end, if the first of it does: branches around loads
 // would make it wait for each.
 layout(constant_id = 18) const uint WHOLE = 0u;
+// Whether the eight are computed at once.
+layout(constant_id = 19) const uint AT_ONCE = 0u;
 #define WITHIN(k) (WHOLE != 0u || (k) < end)
 
 // Positions of a row or vector and of a contracted element, that of the matrix so many behind k; the element at both,
@@ -66,6 +68,7 @@ float slot_vectors(const in uint at) { return float(at + 1u); }
 vec4 slot_matrix_four(const in uint free, const in uint depth, const in uint behind) {
     return vec4(free + depth - behind);
 }
+mat2x4 slot_matrix_eight(const in uint free, const in uint depth) { return mat2x4(float(free + depth)); }
 #ifdef PAIR
 float slot_other(const in uint free, const in uint depth) { return float(free + depth + 2u); }
 vec4 slot_other_four(const in uint free, const in uint depth, const in uint behind) {
@@ -181,6 +184,19 @@ void main() {
     for (uint k = begin + team * together; k < end; k += 2u * STEP) {
         uint second = EIGHTS != 0u ? k : k + STEP;
         const uint behind = EIGHTS != 0u ? 4u : 0u;
+        if (AT_ONCE != 0u) {
+            mat2x4 both[4];
+            [[unroll]] for (uint i = 0u; i < 4u; ++i) {
+                both[i] = mat2x4(0.0);
+                if (WITHIN(k)) both[i] = slot_matrix_eight(at[i], slot_matrix_depth(k, 0u));
+            }
+            vec4 fetched[4];
+            [[unroll]] for (uint i = 0u; i < 4u; ++i) fetched[i] = both[i][0];
+            ADD(sums, fetched, k)
+            [[unroll]] for (uint i = 0u; i < 4u; ++i) fetched[i] = both[i][1];
+            ADD(sums, fetched, k + 4u)
+            continue;
+        }
         FETCH(one, k, 0u, slot_matrix, slot_matrix_four)
         FETCH(other, second, behind, slot_matrix, slot_matrix_four)
         ADD(sums, one, k)

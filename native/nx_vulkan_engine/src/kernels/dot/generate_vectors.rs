@@ -1,12 +1,14 @@
 //! Products of a matrix and few vectors, which take as long as it takes to read the matrix.
 
 use nx_vulkan_device::Caps;
-use nx_vulkan_ir::program::epilogue::MOST_VECTORS;
+use nx_vulkan_ir::program::epilogue::{DERIVED_TOGETHER, MOST_VECTORS};
 use nx_vulkan_ir::{Error, Result};
+use nx_vulkan_spirv::access::value_type;
 use nx_vulkan_spirv::generated::{Generated, arg};
 use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::modes::FloatModes;
-use rspirv::spirv::Op as SpirvOp;
+use rspirv::spirv::{Op as SpirvOp, Word};
+use smallvec::SmallVec;
 
 use super::generate::{DotSpec, FACTORS, start};
 use super::loads::vector_of;
@@ -104,8 +106,18 @@ impl DotSpec {
                 linker.define("slot_matrix_depth", |_, args| arg(args, 0).map(Some))?;
                 linker.define("slot_matrix_four", |code, args| {
                     let at = [arg(args, 0)?, arg(args, 1)?, arg(args, 2)?];
-                    let four = derived.four(code, &mut params, FACTORS, at)?;
+                    let four = derived.neighbours(code, &mut params, FACTORS, at, DERIVED_TOGETHER)?;
                     Ok(Some(vector_of(code, self.sum, &four)))
+                })?;
+                linker.define("slot_matrix_eight", |code, args| {
+                    let at = [arg(args, 0)?, arg(args, 1)?, code.linker.const_u32(0)];
+                    let eight = derived.neighbours(code, &mut params, FACTORS, at, 2 * DERIVED_TOGETHER)?;
+                    let fours: SmallVec<[Word; 2]> =
+                        eight.chunks(DERIVED_TOGETHER as usize).map(|four| vector_of(code, self.sum, four)).collect();
+                    let part = value_type(code, self.sum);
+                    let four = code.linker.type_vector(part, DERIVED_TOGETHER as u32);
+                    let matrix = code.linker.type_matrix(four, fours.len() as u32);
+                    Ok(Some(code.ids(SpirvOp::CompositeConstruct, matrix, &fours)))
                 })?;
                 continue;
             }

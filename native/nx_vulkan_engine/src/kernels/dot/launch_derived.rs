@@ -71,14 +71,14 @@ impl Derived {
             }
         }
         let [_, depth] = &parts;
-        let are_groups = |of: u64| depth.last().is_some_and(|n| n.is_multiple_of(of));
-        if !are_groups(DERIVED_TOGETHER) || space.strides.iter().flatten().any(|&stride| stride < 0) {
+        if !depth.last().is_some_and(|n| n.is_multiple_of(DERIVED_TOGETHER))
+            || space.strides.iter().flatten().any(|&stride| stride < 0)
+        {
             return None;
         }
         let inputs = loads.iter().zip(&space.strides).map(|(load, strides)| port(load, strides)).collect();
-        let by_eights = are_groups(2 * DERIVED_TOGETHER);
         let ranks = parts.map(|sizes| sizes.len() as u8);
-        let spec = DerivedSpec { inputs, steps, result, axis: 0, ranks, by_eights };
+        let spec = DerivedSpec { inputs, steps, result, axis: 0, ranks, by_eights: false, is_short: false };
         Some(Derived { loads, space, spec })
     }
 
@@ -87,11 +87,15 @@ impl Derived {
         &self.space.sizes
     }
 
-    /// How it is computed by a kernel that has so many axes before its own, and the strides of its operands there.
-    pub(super) fn behind(&self, before: usize) -> (DerivedSpec, SmallVec<[Strides; 3]>) {
+    /// How it is computed by a kernel that has so many axes before its own and may take eight neighbours at once, and the
+    /// strides of its operands there.
+    pub(super) fn behind(&self, before: usize, eights: bool) -> (DerivedSpec, SmallVec<[Strides; 3]>) {
         let strides = self.space.strides.iter();
         let strides = strides.map(|s| std::iter::repeat_n(0, before).chain(s.iter().copied()).collect()).collect();
-        (DerivedSpec { axis: before as u8, ..self.spec.clone() }, strides)
+        let last = self.space.sizes.last().copied().unwrap_or(1);
+        let by_eights = eights && last.is_multiple_of(2 * DERIVED_TOGETHER);
+        let is_short = last == if by_eights { 2 * DERIVED_TOGETHER } else { DERIVED_TOGETHER };
+        (DerivedSpec { axis: before as u8, by_eights, is_short, ..self.spec.clone() }, strides)
     }
 
     /// The places of its operands.
@@ -158,7 +162,7 @@ pub(super) fn launch(
     compile: Compile,
 ) -> Result<()> {
     let axes = p.a.axes(true).1.len() + p.b.axes(false).1.len() + results.space.sizes.len();
-    let (of_matrix, strides) = derived.behind(axes);
+    let (of_matrix, strides) = derived.behind(axes, spec.takes_eights());
     spec.derived = Some(Box::new(of_matrix));
     let places: SmallVec<[Place<'_>; 3]> = derived.places(&strides).collect();
     launch_with(engine, p, spec, results, (&places, derived.sizes(), Waits::All), compile)

@@ -13,7 +13,7 @@ mod loads;
 mod matrix;
 mod own;
 
-use nx_vulkan_ir::program::step::{Prologue, has_costly, stands_in_loop};
+use nx_vulkan_ir::program::step::{has_costly, stands_in_loop};
 use nx_vulkan_spirv::generated::Generated;
 use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::modes::FloatModes;
@@ -51,16 +51,6 @@ fn parts_of(dtype: DType) -> u32 {
         DType::F16 => 2,
         _ => 3,
     }
-}
-
-/// The most vectors for which an invocation takes eight neighbours of a matrix. The sums of more leave no registers for
-/// what is on its way: by eight, 14336 x 4096 of bf16 takes 86 us on an H100 and 72 by fours, by four 41 and 44.
-const MOST_BY_EIGHTS: u32 = 4;
-
-/// Whether an invocation takes eight neighbours of a matrix by few vectors, 16 bytes of numbers of 16 bits, whatever
-/// they are computed from.
-fn takes_eights(matrix: DType) -> bool {
-    matrix.size_bytes() <= DType::F16.size_bytes()
 }
 
 impl KernelSpec for DotSpec {
@@ -109,12 +99,10 @@ impl KernelSpec for DotSpec {
             matches!(self.tiling, Tiling::Matrix(tile) if tile.planes.is_bf16()),
             vectors_first,
         ]);
-        if let Tiling::Vectors(tile) = self.tiling {
-            let place = usize::from(tile.first);
-            let prologue = self.prologues.get(place).and_then(Option::as_ref);
-            let matrix = prologue.and_then(Prologue::dtype).unwrap_or([self.a, self.b][place]);
-            let eights = takes_eights(matrix) && tile.count <= MOST_BY_EIGHTS;
-            constants.extend([(17, eights.into()), (18, (eights && !self.ends_early).into())]);
+        if let Tiling::Vectors(_) = self.tiling {
+            let eights = self.takes_eights();
+            let at_once = self.derived.as_ref().is_some_and(|derived| derived.by_eights);
+            constants.extend([(17, eights.into()), (18, (eights && !self.ends_early).into()), (19, at_once.into())]);
         }
         if let Tiling::Matrix(tile) = self.tiling {
             match tile.planes {

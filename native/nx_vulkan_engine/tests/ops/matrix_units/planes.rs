@@ -98,9 +98,9 @@ fn cases() -> Vec<(&'static str, Case)> {
     let two = |n: u64| [n, n].into_iter().collect();
     let pads = |low: i64, high: i64| [(low, high); 2].into_iter().collect();
     vec![
-        ("3 x 3", Case::new(FORWARD, [24, 33, 31, 64], [3, 3, 64, 64], |_| ())),
+        ("3 x 3", Case::new(FORWARD, [48, 33, 31, 64], [3, 3, 64, 64], |_| ())),
         ("filters first", Case::new(FILTERS_FIRST, [20, 33, 31, 64], [3, 3, 64, 72], |_| ())),
-        ("no padding", Case::new(FORWARD, [24, 33, 32, 64], [3, 3, 64, 64], |c| c.padding = pads(0, 0))),
+        ("no padding", Case::new(FORWARD, [48, 33, 32, 64], [3, 3, 64, 64], |c| c.padding = pads(0, 0))),
         ("strides", Case::new(FORWARD, [60, 40, 40, 64], [3, 3, 64, 72], |c| c.strides = two(2))),
         (
             "dilation",

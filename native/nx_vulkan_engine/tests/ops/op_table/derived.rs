@@ -1,5 +1,5 @@
 //! Products by few vectors that compute the matrix from several operands: the bits that they have where it lies in
-//! memory.
+//! memory as f32.
 
 use nx_vulkan_engine::eager::run_program;
 use nx_vulkan_engine::kernels::dot::{
@@ -10,6 +10,8 @@ use nx_vulkan_engine::program::fused::{Load, through};
 use nx_vulkan_engine::program::passes::{Target, optimize};
 use nx_vulkan_engine::program::{Binary, Builder, Op, Operand, Program};
 use nx_vulkan_engine::tuning::target;
+use smallvec::smallvec;
+
 use nx_vulkan_engine::{CType, Compile, DType, DeviceKind, Tensor, Type, View};
 
 use super::values::{Range, operand};
@@ -80,11 +82,25 @@ fn gpu() -> Target {
 /// The product of a matrix and vectors, `first` where these are the rows of the result, with a bias and a residual
 /// behind it.
 fn product(weights: Weights, [vectors, rows, depth]: [u64; 3], first: bool, dtype: DType, followed: bool) -> Program {
+    product_of(weights, [vectors, rows, depth], first, [dtype, dtype], followed)
+}
+
+/// The same with another type of the matrix.
+fn product_of(
+    weights: Weights,
+    [vectors, rows, depth]: [u64; 3],
+    first: bool,
+    [dtype, of_matrix]: [DType; 2],
+    followed: bool,
+) -> Program {
     let b = Builder::new();
     let x = b.input(dtype, &[vectors, depth]);
-    let matrix = weights(&b, [rows, depth], dtype);
+    let matrix = weights(&b, [rows, depth], of_matrix);
     let factors = if first { [x, matrix] } else { [matrix, x] };
-    let mut out = b.dot_axes(factors, [&[1], &[1]], [&[], &[]]);
+    let along = || [1].into_iter().collect();
+    let dot = Op::Dot { contract_a: along(), batch_a: smallvec![], contract_b: along(), batch_b: smallvec![] };
+    let shape = if first { [vectors, rows] } else { [rows, vectors] };
+    let mut out = b.push(dot, &factors, &Type::new(dtype, &shape));
     if followed {
         let shape = if first { [1, rows] } else { [rows, 1] };
         out = b.add(out, b.input(dtype, &shape));
@@ -129,10 +145,10 @@ fn derived_matrices_have_the_bits_of_those_in_memory() {
             let Factor::Derived(plan) = &found.factors[place] else { panic!("{name}: {found:?}") };
             let derived =
                 Derived::of(plan, rows, plan.loads.iter().map(|load| loaded(load, &operands)).collect()).unwrap();
-            // The matrix as a program of its own gives it.
+            // The matrix as a program of its own gives it, not rounded to 16 bits.
             let b = Builder::new();
             b.input(dtype, &[vectors, depth]);
-            let alone = weights(&b, [rows, depth], dtype);
+            let alone = weights(&b, [rows, depth], DType::F32);
             let stored = run_program(engine(), &b.finish(&[alone]).unwrap(), &inputs).unwrap().remove(0);
             let x = &inputs[0];
             let shape = if first { [vectors, rows] } else { [rows, vectors] };
@@ -146,7 +162,7 @@ fn derived_matrices_have_the_bits_of_those_in_memory() {
                 }
                 download(&out)
             };
-            let nowhere = Tensor::uninitialized(engine(), &Type::new(dtype, &[rows, depth])).unwrap();
+            let nowhere = Tensor::uninitialized(engine(), &Type::new(DType::F32, &[rows, depth])).unwrap();
             let tiles: Vec<VectorTile> =
                 VectorTile::all(vectors, first).filter(|tile| tile.fits(engine().caps())).collect();
             let tile = tiles[(k + vectors as usize) % tiles.len()];
@@ -159,8 +175,8 @@ fn derived_matrices_have_the_bits_of_those_in_memory() {
     finish();
 }
 
-/// What passes make for a GPU runs anywhere, with the bits of the ops one by one: by one kernel, or where none of this
-/// device's takes it, by several.
+/// What passes make for a GPU runs anywhere, with the bits of the ops one by one, but that the matrix is not rounded to
+/// 16 bits: by one kernel, or where none of this device's takes it, by several.
 #[test]
 fn products_of_what_is_derived_run_on_any_device() {
     let mut rng = rng(132);
@@ -170,9 +186,10 @@ fn products_of_what_is_derived_run_on_any_device() {
             let program = product(weights, sizes, first, dtype, true);
             let inputs: Vec<Tensor> =
                 program.inputs.iter().map(|ty| upload(&operand(ty, Range::Ordinary, 0, &mut rng))).collect();
-            let optimized = optimize(program.clone(), &gpu()).unwrap();
+            let optimized = optimize(program, &gpu()).unwrap();
             assert_eq!(optimized.instructions.len(), 1, "{name}: {optimized}");
-            let [want, got] = [&program, &optimized]
+            let whole = product_of(weights, sizes, first, [dtype, DType::F32], true);
+            let [want, got] = [&whole, &optimized]
                 .map(|program| download(&run_program(engine(), program, &inputs).unwrap().remove(0)));
             let wrong = mismatch(&got, &[want], Bound::Exact);
             assert!(wrong.is_none(), "{sizes:?} of {name}, {dtype}: {wrong:?}");
