@@ -198,7 +198,7 @@ pub fn exact_constant(code: &mut Code<'_, '_>, ctype: CType, bits: u64) -> Resul
             let ty = value_type(code, CType::C64);
             Ok(Some(code.ids(Op::CompositeConstruct, ty, &[re, im])))
         }
-        _ => Ok(constant(code, ctype, bits)),
+        CType::F64 | CType::I32 | CType::U32 | CType::I64 | CType::U64 | CType::C128 => Ok(constant(code, ctype, bits)),
     }
 }
 

@@ -285,7 +285,8 @@ fn identity_words(reducer: &Reducer) -> Result<SmallVec<[u32; 4]>> {
 fn compensated_type(code: &mut Code<'_, '_>, ctype: CType) -> Word {
     let (part, parts) = match ctype {
         CType::C64 => (CType::F32, 4),
-        ctype => (ctype, 2),
+        CType::C128 => (CType::F64, 4),
+        CType::I32 | CType::U32 | CType::I64 | CType::U64 | CType::F32 | CType::F64 => (ctype, 2),
     };
     let part = value_type(code, part);
     code.linker.type_vector(part, parts)

@@ -225,7 +225,15 @@ fn mixed_signs(code: &mut Code<'_, '_>, op: Binary, a: Value, b: Value) -> Resul
             let id = code.call("nx_right_shift_u64", &[a.id, amount])?;
             cast(code, Value { id, dtype: DType::U64 }, DType::S64).map(Some)
         }
-        _ => Ok(None),
+        // Of operands of one type.
+        Binary::Quotient | Binary::Remainder | Binary::Pow | Binary::RightShift => Ok(None),
+        // The same bits, whichever of both types they are computed in.
+        Binary::Add | Binary::Subtract | Binary::Multiply | Binary::LeftShift => Ok(None),
+        Binary::BitwiseAnd | Binary::BitwiseOr | Binary::BitwiseXor => Ok(None),
+        // These give floats, or 0 and 1.
+        Binary::Divide | Binary::Atan2 => Ok(None),
+        Binary::Equal | Binary::NotEqual | Binary::LogicalAnd | Binary::LogicalOr | Binary::LogicalXor => Ok(None),
+        Binary::Greater | Binary::Less | Binary::GreaterEqual | Binary::LessEqual => Ok(None),
     }
 }
 
@@ -252,21 +260,17 @@ fn rounded(code: &mut Code<'_, '_>, id: Word, compute: DType, out: DType) -> Res
 /// A comparison of numbers of which neither type holds the other, exactly. `None` where a cast to the merged type is
 /// exact.
 fn order(code: &mut Code<'_, '_>, op: Binary, a: Value, b: Value) -> Result<Option<Word>> {
-    let apart = |x: Value, y: Value| match (x.dtype.ctype(), y.dtype.ctype()) {
-        (CType::I32 | CType::U32, CType::F32) => x.dtype.bits() == 32,
-        (CType::I64 | CType::U64, CType::F32 | CType::F64) | (CType::U64, CType::I32 | CType::I64) => true,
-        _ => false,
+    let apart = |x: Value, y: Value| match x.dtype.ctype() {
+        CType::I32 | CType::U32 => y.dtype.ctype() == CType::F32 && x.dtype.bits() == 32,
+        CType::I64 => y.dtype.is_float(),
+        CType::U64 => y.dtype.is_float() || y.dtype.is_signed(),
+        // What meets these is cast to the merged type, unless it is apart itself.
+        CType::F32 | CType::F64 | CType::C64 | CType::C128 => false,
     };
     let (x, y, op) = if apart(a, b) {
         (a, b, op)
     } else if apart(b, a) {
-        let mirrored = match op {
-            Binary::Less => Binary::Greater,
-            Binary::LessEqual => Binary::GreaterEqual,
-            Binary::Greater => Binary::Less,
-            Binary::GreaterEqual => Binary::LessEqual,
-            other => other,
-        };
+        let Some(mirrored) = mirrored(op) else { return Ok(None) };
         (b, a, mirrored)
     } else {
         return Ok(None);
@@ -275,6 +279,22 @@ fn order(code: &mut Code<'_, '_>, op: Binary, a: Value, b: Value) -> Result<Opti
     let name = format!("nx_order_{}_{}", x.dtype.ctype().name(), y.dtype.ctype().name());
     let order = code.call(&name, &[x.id, y.id])?;
     code.call(&format!("nx_order_{}_i32", op.name()), &[order]).map(Some)
+}
+
+/// The comparison that gives the same of operands that have changed places; `None` for an op that is none.
+fn mirrored(op: Binary) -> Option<Binary> {
+    match op {
+        Binary::Less => Some(Binary::Greater),
+        Binary::LessEqual => Some(Binary::GreaterEqual),
+        Binary::Greater => Some(Binary::Less),
+        Binary::GreaterEqual => Some(Binary::LessEqual),
+        Binary::Equal | Binary::NotEqual => Some(op),
+        Binary::LogicalAnd | Binary::LogicalOr | Binary::LogicalXor => None,
+        Binary::Add | Binary::Subtract | Binary::Multiply | Binary::Divide | Binary::Pow | Binary::Atan2 => None,
+        Binary::Quotient | Binary::Remainder | Binary::Min | Binary::Max => None,
+        Binary::BitwiseAnd | Binary::BitwiseOr | Binary::BitwiseXor => None,
+        Binary::LeftShift | Binary::RightShift => None,
+    }
 }
 
 fn unary(code: &mut Code<'_, '_>, op: Unary, a: Value, out: DType) -> Result<Word> {

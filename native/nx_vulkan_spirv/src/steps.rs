@@ -74,21 +74,19 @@ pub fn emit_step(code: &mut Code<'_, '_>, step: &Step, args: &[Value]) -> Result
 
 /// Whether every number of a narrow type, divided by `divisor`, rounds to what it does times the divisor's reciprocal.
 fn quotients_are_products(dtype: DType, divisor: f32) -> bool {
+    type FromBits = fn(u16) -> f32;
+    type ToBits = fn(f32) -> u16;
     let reciprocal = 1.0 / divisor;
-    let same = |x: f32| {
-        let (quotient, product) = (x / divisor, x * reciprocal);
-        match dtype {
-            DType::F16 => f16::from_f32(quotient).to_bits() == f16::from_f32(product).to_bits(),
-            _ => bf16::from_f32(quotient).to_bits() == bf16::from_f32(product).to_bits(),
-        }
+    let (number, round): (FromBits, ToBits) = match dtype {
+        DType::F16 => (|bits| f16::from_bits(bits).to_f32(), |x| f16::from_f32(x).to_bits()),
+        DType::Bf16 => (|bits| bf16::from_bits(bits).to_f32(), |x| bf16::from_f32(x).to_bits()),
+        // Of no other type all numbers are tried.
+        _ => return false,
     };
     // Up to infinity; the others have another sign.
-    let mut numbers = match dtype {
-        DType::F16 => (0..=0x7c00).map(|bits| f16::from_bits(bits).to_f32()).collect::<Vec<f32>>(),
-        _ => (0..=0x7f80).map(|bits| bf16::from_bits(bits).to_f32()).collect(),
-    }
-    .into_iter();
-    divisor.is_normal() && reciprocal.is_normal() && numbers.all(same)
+    let infinity = round(f32::INFINITY);
+    let same = |x: f32| round(x / divisor) == round(x * reciprocal);
+    divisor.is_normal() && reciprocal.is_normal() && (0..=infinity).map(number).all(same)
 }
 
 /// One result of steps on values that know no positions.

@@ -187,7 +187,7 @@ pub(super) fn following(body: &Program, products: &[usize], ty: &Type) -> Option
     let known = |r: Ref| match r {
         Ref::Coordinate(_) | Ref::Linear => None,
         Ref::Input(k) => order.iter().position(|&place| place == usize::from(k)).map(|k| Ref::Input(k as u8)),
-        other => Some(other),
+        Ref::Result(_) | Ref::Constant(..) => Some(r),
     };
     let steps = steps(&plan, known)?;
     let (result, dtype) = (known(store.value)?, store.ty.dtype);

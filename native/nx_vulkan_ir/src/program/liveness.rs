@@ -77,7 +77,7 @@ impl Instruction {
                 let state = self.outs.iter().fold(0u64, |sum, ty| sum.saturating_add(size_bytes(ty)));
                 state.saturating_add(op.body.evaluated_bytes().max(op.condition.evaluated_bytes()))
             }
-            _ => 0,
+            op => op.inside().map(Program::evaluated_bytes).max().unwrap_or(0),
         }
     }
 }

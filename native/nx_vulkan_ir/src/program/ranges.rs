@@ -49,6 +49,7 @@ pub(crate) fn is_known(op: Elementwise) -> bool {
         Elementwise::Binary(op) => {
             matches!(op, Add | Subtract | Multiply | Max | Min | RightShift | BitwiseAnd | BitwiseOr)
         }
+        // Of no other op is anything known.
         _ => false,
     }
 }
@@ -64,15 +65,15 @@ pub(crate) fn range_of_step(op: Elementwise, args: &[(Range, DType)], dtype: DTy
         }
         Elementwise::Bitcast if from.is_unsigned() && dtype.is_float() => bits_as_floats(a, dtype),
         Elementwise::Binary(Binary::RightShift) if dtype.is_unsigned() => shifted(a, b?, dtype),
-        Elementwise::Binary(op @ (Binary::BitwiseAnd | Binary::BitwiseOr)) if dtype.is_unsigned() => {
-            let (Value::Int(least), Value::Int(most)) = (a.least, a.most) else { return None };
-            let (Value::Int(other_least), Value::Int(other_most)) = (b?.least, b?.most) else { return None };
-            let (least, most) = match op {
-                Binary::BitwiseAnd => (0, most.min(other_most)),
-                // No bit above the highest one of both is set.
-                _ => (least.max(other_least), (1 << (128 - (most | other_most).leading_zeros())) - 1),
-            };
-            range_of(&[Value::Int(least), Value::Int(most)], dtype)
+        Elementwise::Binary(Binary::BitwiseAnd) if dtype.is_unsigned() => {
+            let ((_, most), (_, other_most)) = (whole(a)?, whole(b?)?);
+            range_of(&[Value::Int(0), Value::Int(most.min(other_most))], dtype)
+        }
+        Elementwise::Binary(Binary::BitwiseOr) if dtype.is_unsigned() => {
+            let ((least, most), (other_least, other_most)) = (whole(a)?, whole(b?)?);
+            // No bit above the highest one of both is set.
+            let all_bits = (1 << (128 - (most | other_most).leading_zeros())) - 1;
+            range_of(&[Value::Int(least.max(other_least)), Value::Int(all_bits)], dtype)
         }
         Elementwise::Binary(op @ (Binary::Add | Binary::Subtract | Binary::Multiply | Binary::Max | Binary::Min)) => {
             at_corners(op, a, b?, dtype)
@@ -115,30 +116,41 @@ pub fn are_of_normal(steps: &[Step]) -> Vec<bool> {
     are_normal
 }
 
+/// The ends of a range of integers.
+fn whole(range: Range) -> Option<(i128, i128)> {
+    match (range.least, range.most) {
+        (Value::Int(least), Value::Int(most)) => Some((least, most)),
+        _ => None,
+    }
+}
+
 /// The floats whose bits lie in a range, which has no negative number, infinity or NaN.
 fn bits_as_floats(bits: Range, dtype: DType) -> Option<Range> {
-    let (Value::Int(least), Value::Int(most)) = (bits.least, bits.most) else { return None };
+    let (least, most) = whole(bits)?;
     let values = [least, most].map(|bits| Value::from_bits(dtype, bits as u128));
     let is_ordered = matches!(values, [_, Value::Float(x)] if x.is_finite() && most >> (dtype.bits() - 1) == 0);
     if is_ordered { range_of(&values, dtype) } else { None }
 }
 
 fn shifted(a: Range, by: Range, dtype: DType) -> Option<Range> {
-    let (Value::Int(least), Value::Int(most)) = (a.least, a.most) else { return None };
-    match (by.least, by.most) {
-        (Value::Int(few), Value::Int(many)) if (0..i128::from(dtype.bits())).contains(&many) => {
-            range_of(&[Value::Int(least >> many), Value::Int(most >> few)], dtype)
-        }
-        _ => None,
-    }
+    let ((least, most), (few, many)) = (whole(a)?, whole(by)?);
+    let is_within = (0..i128::from(dtype.bits())).contains(&many);
+    if is_within { range_of(&[Value::Int(least >> many), Value::Int(most >> few)], dtype) } else { None }
 }
 
 /// The range of an op whose results grow, or shrink, with each of its operands.
 fn at_corners(op: Binary, a: Range, b: Range, dtype: DType) -> Option<Range> {
-    let exact = |x: Value, y: Value| match (op, x, y) {
-        (Binary::Add, Value::Int(x), Value::Int(y)) => x.checked_add(y).map(Value::Int),
-        (Binary::Subtract, Value::Int(x), Value::Int(y)) => x.checked_sub(y).map(Value::Int),
-        (Binary::Multiply, Value::Int(x), Value::Int(y)) => x.checked_mul(y).map(Value::Int),
+    let exact = |x: Value, y: Value| match (x, y) {
+        (Value::Int(x), Value::Int(y)) => match op {
+            Binary::Add => x.checked_add(y),
+            Binary::Subtract => x.checked_sub(y),
+            Binary::Multiply => x.checked_mul(y),
+            Binary::Max => Some(x.max(y)),
+            Binary::Min => Some(x.min(y)),
+            // No other op is known to have its ends there.
+            _ => None,
+        }
+        .map(Value::Int),
         _ => reference::apply(Elementwise::Binary(op), &[(x, dtype), (y, dtype)], dtype),
     };
     let corners = [(a.least, b.least), (a.least, b.most), (a.most, b.least), (a.most, b.most)];

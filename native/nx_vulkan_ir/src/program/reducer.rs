@@ -53,7 +53,7 @@ impl Reducer {
             Reduction::Product if self.out.ctype() == CType::F32 => Accumulator::Compensated(CType::F32),
             Reduction::Sum => match self.out.ctype() {
                 ctype @ (CType::F32 | CType::F64 | CType::C64) => Accumulator::Compensated(ctype),
-                ctype => Accumulator::Value(ctype),
+                ctype @ (CType::I32 | CType::U32 | CType::I64 | CType::U64 | CType::C128) => Accumulator::Value(ctype),
             },
             Reduction::Product | Reduction::Max | Reduction::Min => Accumulator::Value(self.out.ctype()),
         }

@@ -130,7 +130,7 @@ fn side(plan: &Plan, values: &[Ref], reduced: &[usize]) -> Option<Side> {
         Ref::Result(k) => {
             place(reduced, k).map(|at| Ref::Input(at as u8)).or_else(|| place(&steps, k).map(Ref::Result))
         }
-        other => Some(other),
+        Ref::Constant(..) | Ref::Coordinate(_) | Ref::Linear => Some(r),
     };
     let step = |&k: &usize| match &plan.values.get(k)?.made {
         Made::Step(step) => {

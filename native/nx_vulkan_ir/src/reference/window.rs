@@ -68,10 +68,12 @@ fn reduce(reduction: Reduction, a: &Array, windows: &Windows, out: &Type) -> Opt
             match reduction {
                 Reduction::Sum => Some(axes::sum(window)),
                 Reduction::Product => window.reduce(axes::multiply),
-                _ => window
+                Reduction::Max | Reduction::Min => window
                     .map(Some)
                     .reduce(|best, value| elementwise::extreme_of_all(best?, value?, reduction == Reduction::Min))
                     .flatten(),
+                // Nx has none of these over windows.
+                Reduction::All | Reduction::Any | Reduction::ArgMax | Reduction::ArgMin => None,
             }
         })
         .collect::<Option<Vec<_>>>()?;

@@ -15,6 +15,16 @@ defmodule Nx.Vulkan.Compiler.Lowering.Widening do
   # These take operands of the types that they were traced with.
   @narrow Ops.elementwise(:integer) ++ Ops.elementwise(:complex) ++ [:bitcast, :fft, :ifft]
 
+  # Results of these are as wide as their operands; a block is told by its results.
+  @wide Ops.elementwise(:number) ++
+          [:block, :reshape, :squeeze, :eye, :iota, :broadcast, :transpose, :reverse, :concatenate, :stack] ++
+          [:gather, :indexed_add, :indexed_put, :pad, :slice, :put_slice, :dot, :conv] ++
+          [:sum, :product, :reduce_max, :reduce_min, :window_sum, :window_product, :window_max, :window_min] ++
+          [:window_scatter_max, :window_scatter_min, :sort, :triangular_solve]
+
+  @unknown for({op, _arguments} <- Ops.callbacks(), do: op) -- (@same ++ @narrow ++ @wide)
+  if @unknown != [], do: raise("which types have results of #{inspect(@unknown)} whose operands are wider?")
+
   @doc "The types of operands that are not what the expression says."
   @spec wide([T.t()], [{term, list}]) :: [Nx.Type.t()]
   def wide(traced, values) do
@@ -30,7 +40,7 @@ defmodule Nx.Vulkan.Compiler.Lowering.Widening do
   def result(op, out, _wide) when op in @same, do: out
   def result(op, _out, _wide) when op in @narrow, do: :narrow
 
-  def result(_op, out, wide) do
+  def result(op, out, wide) when op in @wide do
     if Enum.any?([out.type | wide], &match?({:c, _}, &1)),
       do: :narrow,
       else: %{out | type: Enum.reduce(wide, out.type, &Nx.Type.merge/2)}

@@ -19,8 +19,10 @@ const SHORT: u64 = 16;
 fn small_order(compute: CType) -> u64 {
     match compute {
         CType::F32 => 40,
+        CType::F64 | CType::C64 => 28,
         CType::C128 => 20,
-        _ => 28,
+        // Integers are computed as f32.
+        CType::I32 | CType::U32 | CType::I64 | CType::U64 => 0,
     }
 }
 

@@ -117,7 +117,9 @@ impl KernelSpec for AttentionKernel {
                     By::Value => once + 2 * width,
                 }
             }
-            _ => 2 * (depth + width) + flops_of(steps) + 4,
+            AttentionKernel::Tile(_) | AttentionKernel::Query(_) | AttentionKernel::Merge(_) => {
+                2 * (depth + width) + flops_of(steps) + 4
+            }
         };
         multiplied(&[batches, rows, keys, of_score])
     }

@@ -288,7 +288,9 @@ impl DotSpec {
         let (m, n) = self.tile();
         match self.tiling {
             Tiling::Narrow => (batches * rows * columns).div_ceil(n),
-            _ => batches * rows.div_ceil(m) * columns.div_ceil(n),
+            Tiling::Square | Tiling::Tiled(_) | Tiling::Lanes(_) | Tiling::Vectors(_) | Tiling::Matrix(_) => {
+                batches * rows.div_ceil(m) * columns.div_ceil(n)
+            }
         }
     }
 

@@ -666,7 +666,7 @@ pub(super) fn launch_with(
     let block = match spec.tiling {
         Tiling::Tiled(tile) => tile.block(),
         Tiling::Vectors(tile) => tile.block(),
-        _ => 16,
+        Tiling::Square | Tiling::Narrow | Tiling::Lanes(_) | Tiling::Matrix(_) => 16,
     };
     let tiles = spec.tiles(batches, rows, columns);
     let far = engine.reach().is_far(&[&a.tensor.view, &b.tensor.view])? || results.is_far(engine)?;
@@ -739,7 +739,7 @@ fn finish(engine: &Engine, p: &Product<'_>, parts: &[Operand<'_>], compile: Comp
         Ref::Input(0) => whole,
         Ref::Input(k) => Ref::Input(own_inputs + k - 1),
         Ref::Result(k) => Ref::Result(own_steps + k),
-        other => other,
+        Ref::Constant(..) | Ref::Coordinate(_) | Ref::Linear => r,
     };
     let mut result = whole;
     if let Some(epilogue) = &p.epilogue {

@@ -44,7 +44,7 @@ fn numbered(values: &[bool]) -> Constants {
     (0..).zip(values).map(|(id, &value)| (id, u32::from(value))).collect()
 }
 
-/// How many numbers of bf16 make up those of a type of which f32 holds all.
+/// How many numbers of bf16 make up those of a type of which f32 holds all: three hold its 24 bits.
 fn parts_of(dtype: DType) -> u32 {
     match dtype {
         DType::Bf16 | DType::F8E5M2 | DType::F8E4M3Fn => 1,

@@ -50,9 +50,9 @@ impl Engine {
         let ty = Type::new(dtype, &[1, SIDE, SIDE]);
         // Sums up to 2^14, which bf16 and f16 often lie half between.
         let values = |seed: u32| (1..=(SIDE * SIDE) as u32).map(move |i| (i.wrapping_mul(seed) >> 16) as i32 % 31 - 13);
-        let round = |value: i32| match dtype {
-            DType::Bf16 => bf16::from_f32(value as f32).to_bits(),
-            _ => f16::from_f32(value as f32).to_bits(),
+        let round = |value: i32| match planes.is_bf16() {
+            true => bf16::from_f32(value as f32).to_bits(),
+            false => f16::from_f32(value as f32).to_bits(),
         };
         let upload = |seed: u32| {
             let bytes: Vec<u8> = values(seed).flat_map(|value| round(value).to_ne_bytes()).collect();

@@ -181,7 +181,7 @@ pub fn rows(
             let inner = || row_axes.iter().position(|&a| a == axis).map(|p| p + kept.rank());
             Ref::Coordinate(place.or_else(inner).unwrap_or(axis) as u8)
         }
-        other => other,
+        Ref::Input(_) | Ref::Result(_) | Ref::Constant(..) | Ref::Linear => r,
     };
     let spec = RowsSpec {
         kept_rank: kept.rank() as u8,

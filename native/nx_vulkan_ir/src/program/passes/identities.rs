@@ -140,7 +140,9 @@ fn holds_all(inner: &Type, outer: &Type) -> bool {
         DType::F16 => 11,
         DType::F32 => 24,
         DType::F64 => 53,
-        _ => 0,
+        DType::S2 | DType::S4 | DType::S8 | DType::S16 | DType::S32 | DType::S64 => 0,
+        DType::U2 | DType::U4 | DType::U8 | DType::U16 | DType::U32 | DType::U64 => 0,
+        DType::C64 | DType::C128 => 0,
     };
     match (a.is_integer(), b.is_integer()) {
         (true, true) if a.is_signed() == b.is_signed() => a.bits() <= b.bits(),

@@ -16,41 +16,43 @@ const MOST_OPS: usize = 32;
 
 /// What a comparison gives for all elements, if that is known.
 pub fn answer(new: &Rewriter, instruction: &Instruction) -> Result<Option<bool>> {
-    let (&Op::Binary(op), &[a, b]) = (&instruction.op, instruction.operands.as_slice()) else { return Ok(None) };
-    let is_comparison = matches!(op, Binary::Less | Binary::LessEqual | Binary::Greater | Binary::GreaterEqual);
+    let &[a, b] = instruction.operands.as_slice() else { return Ok(None) };
+    // Which operand is less, or is not, where the comparison holds.
+    let (lesser, other, holds) = match instruction.op {
+        Op::Binary(Binary::Less) => (a, b, true),
+        Op::Binary(Binary::Greater) => (b, a, true),
+        Op::Binary(Binary::LessEqual) => (b, a, false),
+        Op::Binary(Binary::GreaterEqual) => (a, b, false),
+        // Of no other op is an answer known.
+        _ => return Ok(None),
+    };
     // What types have in common may round or wrap.
-    if !is_comparison || new.ty(a)?.dtype != new.ty(b)?.dtype {
+    if new.ty(a)?.dtype != new.ty(b)?.dtype {
         return Ok(None);
     }
-    let (Some(a), Some(b)) = (range_from(new, a)?, range_from(new, b)?) else { return Ok(None) };
-    let less = |a: Range, b: Range| match () {
-        () if below(a.most, b.least) => Some(true),
-        () if !below(a.least, b.most) => Some(false),
+    let (Some(lesser), Some(other)) = (range_from(new, lesser)?, range_from(new, other)?) else { return Ok(None) };
+    Ok(match () {
+        () if below(lesser.most, other.least) => Some(holds),
+        () if !below(lesser.least, other.most) => Some(!holds),
         () => None,
-    };
-    Ok(match op {
-        Binary::Less => less(a, b),
-        Binary::Greater => less(b, a),
-        Binary::LessEqual => less(b, a).map(|answer| !answer),
-        _ => less(a, b).map(|answer| !answer),
     })
 }
 
 /// The operand that a maximum or minimum is for all elements, if that is known.
 pub fn extreme(new: &Rewriter, instruction: &Instruction) -> Result<Option<Operand>> {
-    let (&Op::Binary(op @ (Binary::Max | Binary::Min)), &[a, b]) = (&instruction.op, instruction.operands.as_slice())
-    else {
-        return Ok(None);
+    let &[a, b] = instruction.operands.as_slice() else { return Ok(None) };
+    let is_max = match instruction.op {
+        Op::Binary(Binary::Max) => true,
+        Op::Binary(Binary::Min) => false,
+        // No other op gives one of its operands.
+        _ => return Ok(None),
     };
     if new.ty(a)?.dtype != new.ty(b)?.dtype {
         return Ok(None);
     }
     let (Some(first), Some(second)) = (range_from(new, a)?, range_from(new, b)?) else { return Ok(None) };
     for (operand, range, other) in [(a, first, second), (b, second, first)] {
-        let (larger, lesser) = match op {
-            Binary::Max => (range.least, other.most),
-            _ => (other.least, range.most),
-        };
+        let (larger, lesser) = if is_max { (range.least, other.most) } else { (other.least, range.most) };
         // Of zeros it is the first operand, whatever their signs.
         let are_zeros = [larger, lesser].iter().all(|end| end.real() == 0.0);
         let is_it = !below(larger, lesser) && (operand == a || !are_zeros);

@@ -7,6 +7,7 @@ use smallvec::smallvec;
 use super::rewrite::Rewriter;
 use super::target::Target;
 use crate::program::counted::Trips;
+use crate::program::ops::Class;
 use crate::program::{Binary, Instruction, Loop, Op, Operand, Program};
 use crate::{DType, Result, Type};
 
@@ -51,10 +52,20 @@ fn is_cheap(body: &Program, target: &Target) -> bool {
         let operands = instruction.operands.iter().filter_map(|&o| type_of(o));
         operands.chain(&instruction.outs).map(Type::size_bytes).sum::<u64>()
     };
-    let has_loops = |op: &Op| matches!(op, Op::While(_) | Op::Cond(_) | Op::Workgroup(_));
-    !body.instructions.iter().any(|i| has_loops(&i.op))
+    body.instructions.iter().all(|i| ends(&i.op))
         && body.instructions.iter().map(bytes).sum::<u64>() <= target.short_bytes
         && body.flops().is_some_and(|flops| flops <= target.short_flops)
+}
+
+/// Whether an op is sure to end, whatever its operands are.
+fn ends(op: &Op) -> bool {
+    match op.class() {
+        Class::Loop | Class::Branch => false,
+        Class::Kernel => !matches!(op, Op::Workgroup(_)),
+        Class::Elementwise | Class::Source | Class::View | Class::Placement | Class::Padding | Class::Fence => true,
+        Class::Reduction | Class::Fold | Class::Window | Class::Order | Class::Product => true,
+        Class::Gather | Class::Scatter | Class::Transform | Class::Matrix => true,
+    }
 }
 
 /// The loop whose last state says whether it goes on.

@@ -67,6 +67,8 @@ fn instruction_cost<'a>(instruction: &Instruction, type_of: impl Fn(Operand) -> 
             let (on_true, on_false) = (program_cost(&op.on_true)?, program_cost(&op.on_false)?);
             Some(Cost { work: on_true.work.max(on_false.work), open: on_true.open || on_false.open })
         }
+        // Nothing is known of what else runs programs.
+        op if op.inside().next().is_some() => None,
         op => Some(Cost { work: work(op, operands, &instruction.outs), open: false }),
     }
 }

@@ -5,7 +5,7 @@ use smallvec::smallvec;
 use crate::program::attribute::Scalar;
 use crate::program::ops::index::TakeAlongAxis;
 use crate::program::{Binary, Builder, Cumulative, Op, Operand, Reduction, Unary};
-use crate::{DType, Type};
+use crate::{DType, Type, value};
 
 /// Elements that each element of a scan is combined of in one reduction, which one invocation does where it is read.
 const BLOCK: u64 = 16;
@@ -31,17 +31,11 @@ pub fn cumulative(b: &Builder, a: Operand, scan: Cumulative, axis: usize, revers
 
 /// The number that changes nothing.
 fn identity(scan: Cumulative, dtype: DType) -> Scalar {
-    let lowest = |dtype: DType| match dtype {
-        DType::U32 => 0,
-        DType::S32 => i128::from(i32::MIN),
-        _ => i128::from(i64::MIN),
-    };
     match (scan, dtype.is_integer()) {
         (Cumulative::Sum, true) => Scalar::Int(0),
         (Cumulative::Product, true) => Scalar::Int(1),
-        (Cumulative::Max, true) => Scalar::Int(lowest(dtype)),
-        // As many bits of one.
-        (Cumulative::Min, true) => Scalar::Int(if dtype == DType::U32 { u32::MAX.into() } else { -1 - lowest(dtype) }),
+        (Cumulative::Max, true) => Scalar::Int(value::range(dtype).0),
+        (Cumulative::Min, true) => Scalar::Int(value::range(dtype).1),
         (Cumulative::Sum, false) => Scalar::Float(0.0),
         (Cumulative::Product, false) => Scalar::Float(1.0),
         (Cumulative::Max, false) => Scalar::Float(f64::NEG_INFINITY),
