@@ -1,0 +1,223 @@
+//! Memory of the engine: from the pool, and what is tried where there is none.
+
+use std::cell::Cell;
+use std::fs::File;
+use std::sync::Arc;
+
+use nx_vulkan_device::memory::{
+    AllocError, Buffer, DevicePool, FreeBlock, MemoryKind, imported_buffer, part_bytes, shared_buffer,
+};
+
+use super::Engine;
+use crate::{Error, Result};
+
+thread_local! {
+    /// Whether this thread may wait for the device until memory is free.
+    static MAY_WAIT: Cell<bool> = const { Cell::new(true) };
+}
+
+/// Up to this size a tensor goes where the host writes directly, on a discrete GPU too. Beyond it, staging and the
+/// GPU's copy engine are faster than writes over the bus.
+const SMALL_BYTES: u64 = 64 << 10;
+
+/// The part of a device's memory that results of one run may take in one piece.
+const TOGETHER_PART: u64 = 8;
+
+impl Engine {
+    /// A buffer with undefined contents. Zero bytes work. Makes no Vulkan call when the pool has a free block.
+    ///
+    /// # Errors
+    /// `TooLarge` when it can never fit; `OutOfMemory` when it does not fit after trimming, waiting and spilling to
+    /// host memory.
+    #[cfg_attr(feature = "testing", visibility::make(pub))]
+    pub(crate) fn alloc(&self, size_bytes: u64) -> Result<Arc<Buffer>> {
+        if let Some(capture) = &self.capture {
+            return capture.alloc(size_bytes, &self.core.pool);
+        }
+        let completed = self.core.stream.completed();
+        let small = size_bytes <= SMALL_BYTES && self.core.pool.limits.budget_bytes[MemoryKind::Small as usize] > 0;
+        let first = match small.then(|| self.core.pool.alloc(MemoryKind::Small, size_bytes, completed)) {
+            Some(Ok(block)) => Ok(block),
+            Some(Err(_)) | None => self.core.pool.alloc(MemoryKind::Device, size_bytes, completed),
+        };
+        let block = match first {
+            Ok(block) => block,
+            Err(AllocError::OutOfMemory) => self.alloc_under_pressure(size_bytes)?,
+            Err(e) => return Err(self.alloc_error(e, size_bytes)),
+        };
+        Ok(Arc::new(Buffer::new(block, size_bytes, Arc::clone(&self.core.pool))))
+    }
+
+    /// Buffers with undefined contents that lie one behind the other, each at the next multiple of 256 bytes. Their
+    /// memory serves others of this kind once all of them are gone.
+    ///
+    /// # Errors
+    /// Those of [`Engine::alloc`].
+    pub(crate) fn alloc_together(&self, sizes: &[u64]) -> Result<Vec<Arc<Buffer>>> {
+        let pool = &self.core.pool;
+        let all_bytes = sizes.iter().fold(0, |sum: u64, &size| sum.saturating_add(part_bytes(size)));
+        let attempt = |kind: MemoryKind| pool.alloc_parts(kind, sizes, self.core.stream.completed());
+        let blocks = match self.with_more_memory(all_bytes, || attempt(MemoryKind::Device))? {
+            Some(blocks) => blocks,
+            None => attempt(MemoryKind::Spill).map_err(|e| self.alloc_error(e, all_bytes))?,
+        };
+        let buffer = |(block, &size)| Arc::new(Buffer::new(block, size, Arc::clone(pool)));
+        Ok(blocks.into_iter().zip(sizes).map(buffer).collect())
+    }
+
+    /// The most bytes of buffers that may lie one behind the other: of larger pieces of memory there may be none.
+    pub(crate) fn most_together_bytes(&self) -> u64 {
+        self.core.pool.limits.max_buffer_bytes.min(self.budget_bytes() / TOGETHER_PART)
+    }
+
+    /// The most bytes that one tensor can ever have.
+    pub(crate) fn largest_bytes(&self) -> u64 {
+        self.core.pool.largest_bytes()
+    }
+
+    /// Whether other processes can map memory of this device.
+    pub(crate) fn shares_memory(&self) -> bool {
+        self.core.pool.backing().shares_memory()
+    }
+
+    /// A buffer with undefined contents that other processes can map.
+    pub(crate) fn alloc_shared(&self, size_bytes: u64) -> Result<Arc<Buffer>> {
+        self.core.pool.free_retired(self.core.stream.completed());
+        let buffer = self.with_more_memory(size_bytes, || shared_buffer(&self.core.pool, size_bytes))?;
+        buffer.map(Arc::new).ok_or_else(|| self.alloc_error(AllocError::OutOfMemory, size_bytes))
+    }
+
+    /// The buffer behind a descriptor of another process's memory.
+    pub(crate) fn import_shared(
+        &self,
+        file: File,
+        size_bytes: u64,
+        memory_type: u32,
+        allocation_bytes: u64,
+    ) -> Result<Arc<Buffer>> {
+        self.core.pool.free_retired(self.core.stream.completed());
+        let buffer = self.with_more_memory(size_bytes, || {
+            let failed = |e: std::io::Error| {
+                AllocError::Failed(Error::Io { path: "a descriptor".to_string(), cause: e.to_string() })
+            };
+            let file = file.try_clone().map_err(failed)?;
+            imported_buffer(&self.core.pool, file, size_bytes, memory_type, allocation_bytes)
+        })?;
+        // The memory is there already. NVIDIA's driver says this of a descriptor that is none of its memory.
+        buffer.map(Arc::new).ok_or_else(|| Error::InvalidArgument {
+            what: "handle",
+            expected: "memory that is still shared".to_string(),
+            got: "a descriptor that the driver finds no memory for".to_string(),
+        })
+    }
+
+    /// The first success of `attempt` as it is, after the pool gave back what is free, and after the device came to
+    /// rest; none where memory is short even so.
+    pub(super) fn with_more_memory<T>(
+        &self,
+        size_bytes: u64,
+        mut attempt: impl FnMut() -> std::result::Result<T, AllocError>,
+    ) -> Result<Option<T>> {
+        let mut check = || match attempt() {
+            Ok(found) => Ok(Some(found)),
+            Err(AllocError::OutOfMemory) => Ok(None),
+            Err(e) => Err(self.alloc_error(e, size_bytes)),
+        };
+        if let Some(found) = check()? {
+            return Ok(Some(found));
+        }
+        self.forget_copies();
+        self.core.pool.trim(self.core.stream.completed());
+        if let Some(found) = check()? {
+            return Ok(Some(found));
+        }
+        if !MAY_WAIT.get() {
+            return Err(Error::NeedsCompile);
+        }
+        self.core.stream.wait()?;
+        self.core.pool.trim(self.core.stream.completed());
+        check()
+    }
+
+    /// Runs `f` on a thread that must not wait: what would have to, for memory, is `NeedsCompile` instead.
+    pub fn without_waiting<T>(f: impl FnOnce() -> T) -> T {
+        let before = MAY_WAIT.replace(false);
+        let result = f();
+        MAY_WAIT.set(before);
+        result
+    }
+
+    fn alloc_under_pressure(&self, size_bytes: u64) -> Result<FreeBlock> {
+        let attempt = |kind: MemoryKind| self.core.pool.alloc(kind, size_bytes, self.core.stream.completed());
+        if let Some(block) = self.with_more_memory(size_bytes, || attempt(MemoryKind::Device))? {
+            return Ok(block);
+        }
+        attempt(MemoryKind::Spill).map_err(|e| self.alloc_error(e, size_bytes))
+    }
+
+    pub(super) fn alloc_error(&self, error: AllocError, size_bytes: u64) -> Error {
+        let largest_bytes = self.core.pool.largest_bytes();
+        match error {
+            AllocError::OutOfMemory | AllocError::TooLarge { .. } if size_bytes > largest_bytes => {
+                Error::TooLarge { size_bytes, limit_bytes: largest_bytes }
+            }
+            AllocError::OutOfMemory => Error::OutOfMemory {
+                size_bytes,
+                in_use_bytes: self.core.pool.in_use_bytes(),
+                budget_bytes: self.budget_bytes(),
+            },
+            AllocError::TooLarge { limit_bytes } => Error::TooLarge { size_bytes, limit_bytes },
+            AllocError::Failed(e) => e,
+        }
+    }
+
+    pub(crate) fn pool(&self) -> &DevicePool {
+        &self.core.pool
+    }
+
+    pub(crate) fn budget_bytes(&self) -> u64 {
+        self.core.pool.limits.budget_bytes[MemoryKind::Device as usize]
+    }
+
+    /// Gives idle memory back to the driver. Returns the bytes freed.
+    pub fn trim(&self) -> u64 {
+        self.core.pool.trim(self.core.stream.completed())
+    }
+
+    pub(crate) fn check_owner(&self, buffer: &Buffer) -> Result<()> {
+        match buffer.belongs_to(&self.core.pool) {
+            true => Ok(()),
+            false => Err(Error::InvalidArgument {
+                what: "buffer",
+                expected: "a buffer of this device".into(),
+                got: "a buffer of another one".into(),
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_is_tried_again_after_trimming_and_waiting() {
+        let engine = Engine::open(None).expect("a Vulkan device");
+        drop(engine.alloc(1 << 20).expect("memory"));
+        assert!(engine.stats().reserved_bytes > 0);
+        let mut attempts = 0;
+        let found = engine.with_more_memory(1, || {
+            attempts += 1;
+            if engine.stats().reserved_bytes > 0 { Err(AllocError::OutOfMemory) } else { Ok(()) }
+        });
+        assert_eq!((found, attempts), (Ok(Some(())), 2));
+        let mut never = || {
+            attempts += 1;
+            Err::<(), _>(AllocError::OutOfMemory)
+        };
+        assert_eq!(engine.with_more_memory(1, &mut never), Ok(None));
+        assert_eq!(Engine::without_waiting(|| engine.with_more_memory(1, &mut never)), Err(Error::NeedsCompile));
+        assert_eq!(attempts, 2 + 3 + 2);
+        assert!(engine.alloc(1 << 20).is_ok());
+    }
+}
