@@ -137,125 +137,160 @@ impl Stream {
     ) -> Result<()> {
         let cmd = self.prepare(recorder, std::iter::empty(), std::iter::empty())?;
         if waits {
-            // Drivers may ask a word before each launch.
-            recorder.asked_words |= condition.is_some();
-            let (mut stages, mut access) = (DEVICE_STAGES, DEVICE_ACCESS);
-            if decides {
-                (stages, access) = (stages | COUNTING_STAGES, access | COUNTING_ACCESS);
-                if self.open.caps.conditional_rendering {
-                    stages |= vk::PipelineStageFlags::CONDITIONAL_RENDERING_EXT;
-                    access |= vk::AccessFlags::CONDITIONAL_RENDERING_READ_EXT;
-                }
-                self.change_condition(recorder, condition, None);
-            }
-            self.barrier_before(recorder, cmd, stages, access);
+            self.wait_before(recorder, cmd, condition, decides);
         }
-        let fns = &self.open.device.fns().v1_0;
-        let place = |buffer: Option<u32>| buffer.and_then(|i| slots.get(i as usize));
         match &command.action {
-            Action::Launch { pipeline, words, is_table, groups, gate, .. } => {
-                if is_nothing(command, slots) {
-                    *table_address += 4 * table_words(command) as u64;
-                    return Ok(());
-                }
-                let wanted = match gate {
-                    Gate::Open | Gate::Always | Gate::Counts { .. } => None,
-                    Gate::Word { buffer, offset_bytes } => {
-                        let Some((buffer, at)) = place(Some(*buffer)) else { return Ok(()) };
-                        let block = buffer.block();
-                        Some((block.handle, block.offset + at + offset_bytes))
-                    }
-                };
-                self.change_condition(recorder, condition, wanted);
-                self.bind(recorder, cmd, pipeline);
-                let mut params = [0u32; super::MAX_PARAM_WORDS];
-                let count = if *is_table { 2 } else { words.len().min(params.len()) };
-                if *is_table {
-                    params[0] = *table_address as u32;
-                    params[1] = (*table_address >> 32) as u32;
-                    *table_address += words.len().next_multiple_of(4) as u64 * 4;
-                } else {
-                    params[..count].copy_from_slice(&words[..count]);
-                    patch(&mut params[..count], command, slots);
-                }
-                let [x, y, z] = *groups;
-                let in_memory = match gate {
-                    Gate::Open | Gate::Always | Gate::Word { .. } => None,
-                    Gate::Counts { buffer, offset_bytes } => {
-                        let Some((buffer, at)) = place(Some(*buffer)) else { return Ok(()) };
-                        let block = buffer.block();
-                        Some((block.handle, block.offset + at + offset_bytes))
-                    }
-                };
-                let measures = self.begin_measure(recorder, cmd);
-                // SAFETY: the command buffer is recording and the pipeline bound; push size and group counts were
-                // checked against pipeline and device when the command was made (VUID-vkCmdPushConstants-offset-01795,
-                // VUID-vkCmdDispatch-groupCountX-00386). Counts in memory are those or 0, written before a barrier, at
-                // a multiple of 4 within a block made for it (VUID-vkCmdDispatchIndirect-buffer-02709, -offset-02710,
-                // -offset-00407).
-                unsafe {
-                    if count > 0 {
-                        (fns.cmd_push_constants)(
-                            cmd,
-                            pipeline.layout(),
-                            vk::ShaderStageFlags::COMPUTE,
-                            0,
-                            (count * 4) as u32,
-                            params.as_ptr().cast(),
-                        );
-                    }
-                    match in_memory {
-                        None => (fns.cmd_dispatch)(cmd, x, y, z),
-                        Some((buffer, offset)) => (fns.cmd_dispatch_indirect)(cmd, buffer, offset),
-                    }
-                }
-                if measures {
-                    self.end_measure(recorder, Measured::Kernel(Arc::clone(pipeline)), command.work);
-                }
-                recorder.counters.dispatches += 1;
+            Action::Launch { .. } if is_nothing(command, slots) => {
+                *table_address += 4 * table_words(command) as u64;
             }
-            Action::Fill { offset_bytes, size_bytes, word } => {
-                let Some((buffer, at)) = place(command.written()) else { return Ok(()) };
-                let block = buffer.block();
-                let measures = self.begin_measure(recorder, cmd);
-                // SAFETY: offset and size are multiples of 4 within the block (VUID-vkCmdFillBuffer-dstOffset-00024,
-                // -size-00026, -00028).
-                unsafe {
-                    (fns.cmd_fill_buffer)(cmd, block.handle, block.offset + at + offset_bytes, *size_bytes, *word);
-                }
-                if measures {
-                    self.end_measure(recorder, Measured::Fill, command.work);
-                }
-                recorder.counters.transfers += 1;
-            }
-            Action::Copy { from_bytes, to_bytes, size_bytes } => {
-                let Some((to, to_at)) = place(command.written()) else { return Ok(()) };
-                let (from, from_at) = match place(command.read()) {
-                    Some(&(buffer, at)) => (buffer, at),
-                    None => match command.real_read() {
-                        Some(buffer) => (&**buffer, 0),
-                        None => return Ok(()),
-                    },
-                };
-                let (from, to) = (from.block(), to.block());
-                let region = vk::BufferCopy {
-                    src_offset: from.offset + from_at + from_bytes,
-                    dst_offset: to.offset + to_at + to_bytes,
-                    size: *size_bytes,
-                };
-                let measures = self.begin_measure(recorder, cmd);
-                // SAFETY: both ranges lie within their buffers and don't overlap (VUID-vkCmdCopyBuffer-size-00115,
-                // -00116, -pRegions-00117); the size is not 0.
-                unsafe {
-                    (fns.cmd_copy_buffer)(cmd, from.handle, to.handle, 1, &region);
-                }
-                if measures {
-                    self.end_measure(recorder, Measured::Copy, command.work);
-                }
-                recorder.counters.transfers += 1;
-            }
+            Action::Launch { .. } => self.replay_launch(recorder, cmd, (command, slots), condition, table_address),
+            Action::Fill { .. } => self.replay_fill(recorder, cmd, command, slots),
+            Action::Copy { .. } => self.replay_copy(recorder, cmd, command, slots),
         }
         Ok(())
+    }
+
+    /// Records a barrier. Launches behind it may be ones about which memory `decides`.
+    fn wait_before(
+        &self,
+        recorder: &mut RecorderGuard<'_>,
+        cmd: vk::CommandBuffer,
+        condition: &mut Option<Condition>,
+        decides: bool,
+    ) {
+        // Drivers may ask a word before each launch.
+        recorder.asked_words |= condition.is_some();
+        let (mut stages, mut access) = (DEVICE_STAGES, DEVICE_ACCESS);
+        if decides {
+            (stages, access) = (stages | COUNTING_STAGES, access | COUNTING_ACCESS);
+            if self.open.caps.conditional_rendering {
+                stages |= vk::PipelineStageFlags::CONDITIONAL_RENDERING_EXT;
+                access |= vk::AccessFlags::CONDITIONAL_RENDERING_READ_EXT;
+            }
+            self.change_condition(recorder, condition, None);
+        }
+        self.barrier_before(recorder, cmd, stages, access);
+    }
+
+    fn replay_launch(
+        &self,
+        recorder: &mut RecorderGuard<'_>,
+        cmd: vk::CommandBuffer,
+        (command, slots): (&Command, &[(&Buffer, u64)]),
+        condition: &mut Option<Condition>,
+        table_address: &mut u64,
+    ) {
+        let Action::Launch { pipeline, words, is_table, groups, gate, .. } = &command.action else { return };
+        let in_memory = |buffer: u32, offset_bytes: u64| {
+            slots.get(buffer as usize).map(|(buffer, at)| {
+                let block = buffer.block();
+                (block.handle, block.offset + at + offset_bytes)
+            })
+        };
+        let (asked, counts) = match *gate {
+            Gate::Open | Gate::Always => (None, None),
+            Gate::Word { buffer, offset_bytes } => match in_memory(buffer, offset_bytes) {
+                Some(word) => (Some(word), None),
+                None => return,
+            },
+            Gate::Counts { buffer, offset_bytes } => match in_memory(buffer, offset_bytes) {
+                Some(counts) => (None, Some(counts)),
+                None => return,
+            },
+        };
+        self.change_condition(recorder, condition, asked);
+        self.bind(recorder, cmd, pipeline);
+        let mut params = [0u32; super::MAX_PARAM_WORDS];
+        let count = if *is_table { 2 } else { words.len().min(params.len()) };
+        if *is_table {
+            params[0] = *table_address as u32;
+            params[1] = (*table_address >> 32) as u32;
+            *table_address += words.len().next_multiple_of(4) as u64 * 4;
+        } else {
+            params[..count].copy_from_slice(&words[..count]);
+            patch(&mut params[..count], command, slots);
+        }
+        let [x, y, z] = *groups;
+        let fns = &self.open.device.fns().v1_0;
+        let measures = self.begin_measure(recorder, cmd);
+        // SAFETY: the command buffer is recording and the pipeline bound; push size and group counts were checked
+        // against pipeline and device when the command was made (VUID-vkCmdPushConstants-offset-01795,
+        // VUID-vkCmdDispatch-groupCountX-00386). Counts in memory are those or 0, written before a barrier, at a
+        // multiple of 4 within a block made for it (VUID-vkCmdDispatchIndirect-buffer-02709, -offset-02710,
+        // -offset-00407).
+        unsafe {
+            if count > 0 {
+                (fns.cmd_push_constants)(
+                    cmd,
+                    pipeline.layout(),
+                    vk::ShaderStageFlags::COMPUTE,
+                    0,
+                    (count * 4) as u32,
+                    params.as_ptr().cast(),
+                );
+            }
+            match counts {
+                None => (fns.cmd_dispatch)(cmd, x, y, z),
+                Some((buffer, offset)) => (fns.cmd_dispatch_indirect)(cmd, buffer, offset),
+            }
+        }
+        if measures {
+            self.end_measure(recorder, Measured::Kernel(Arc::clone(pipeline)), command.work);
+        }
+        recorder.counters.dispatches += 1;
+    }
+
+    fn replay_fill(
+        &self,
+        recorder: &mut RecorderGuard<'_>,
+        cmd: vk::CommandBuffer,
+        command: &Command,
+        slots: &[(&Buffer, u64)],
+    ) {
+        let Action::Fill { offset_bytes, size_bytes, word } = &command.action else { return };
+        let Some((buffer, at)) = place(slots, command.written()) else { return };
+        let block = buffer.block();
+        let fns = &self.open.device.fns().v1_0;
+        let measures = self.begin_measure(recorder, cmd);
+        // SAFETY: offset and size are multiples of 4 within the block (VUID-vkCmdFillBuffer-dstOffset-00024,
+        // -size-00026, -00028).
+        unsafe {
+            (fns.cmd_fill_buffer)(cmd, block.handle, block.offset + at + offset_bytes, *size_bytes, *word);
+        }
+        if measures {
+            self.end_measure(recorder, Measured::Fill, command.work);
+        }
+        recorder.counters.transfers += 1;
+    }
+
+    fn replay_copy(
+        &self,
+        recorder: &mut RecorderGuard<'_>,
+        cmd: vk::CommandBuffer,
+        command: &Command,
+        slots: &[(&Buffer, u64)],
+    ) {
+        let Action::Copy { from_bytes, to_bytes, size_bytes } = &command.action else { return };
+        let Some((to, to_at)) = place(slots, command.written()) else { return };
+        let real = || command.real_read().map(|buffer| (&**buffer, 0));
+        let Some((from, from_at)) = place(slots, command.read()).or_else(real) else { return };
+        let (from, to) = (from.block(), to.block());
+        let region = vk::BufferCopy {
+            src_offset: from.offset + from_at + from_bytes,
+            dst_offset: to.offset + to_at + to_bytes,
+            size: *size_bytes,
+        };
+        let fns = &self.open.device.fns().v1_0;
+        let measures = self.begin_measure(recorder, cmd);
+        // SAFETY: both ranges lie within their buffers and don't overlap (VUID-vkCmdCopyBuffer-size-00115, -00116,
+        // -pRegions-00117); the size is not 0.
+        unsafe {
+            (fns.cmd_copy_buffer)(cmd, from.handle, to.handle, 1, &region);
+        }
+        if measures {
+            self.end_measure(recorder, Measured::Copy, command.work);
+        }
+        recorder.counters.transfers += 1;
     }
 
     /// Makes what is recorded from now on run where a word in memory is not 0, or always.
@@ -282,10 +317,15 @@ impl Stream {
     }
 }
 
+/// The memory that a run has in the place of a buffer, and the byte in it where that begins.
+fn place<'a>(slots: &[(&'a Buffer, u64)], buffer: Option<u32>) -> Option<(&'a Buffer, u64)> {
+    slots.get(buffer? as usize).copied()
+}
+
 /// Whether a command copies something to where it is.
 fn is_nothing(command: &Command, slots: &[(&Buffer, u64)]) -> bool {
-    let place = |buffer: Option<u32>| slots.get(buffer? as usize).map(|(buffer, at)| buffer.address() + at);
-    let places = place(command.read()).zip(place(command.written()));
+    let address = |buffer: Option<u32>| place(slots, buffer).map(|(buffer, at)| buffer.address() + at);
+    let places = address(command.read()).zip(address(command.written()));
     command.copies_in_place() && places.is_some_and(|(from, to)| from == to)
 }
 
@@ -313,7 +353,7 @@ fn deciding<'a>(commands: impl ExactSizeIterator<Item = (&'a Command, bool)>) ->
 pub fn table_words(command: &Command) -> usize {
     match &command.action {
         Action::Launch { words, is_table: true, .. } => words.len().next_multiple_of(4),
-        _ => 0,
+        Action::Launch { is_table: false, .. } | Action::Fill { .. } | Action::Copy { .. } => 0,
     }
 }
 

@@ -512,26 +512,7 @@ impl Lowering<'_> {
     fn result(&mut self, maker: &Instruction, chain: ChainId) -> std::result::Result<Ref, Stop> {
         let out = maker.outs.first().ok_or("no result")?;
         if let Some(op) = maker.op.elementwise() {
-            let mut args: SmallVec<[Ref; 3]> = SmallVec::new();
-            for &operand in &maker.operands {
-                let from = type_of(self.body, self.makers, operand)?;
-                let inner = if from.shape == out.shape {
-                    chain
-                } else {
-                    let lead = out.shape.len() - from.shape.len().min(out.shape.len());
-                    let lines = repeated(&from.shape, lead..out.shape.len(), &out.shape);
-                    self.chain(Some(lines), &from.shape, &out.shape, chain)
-                };
-                args.push(self.found(operand, inner)?);
-            }
-            let dtypes: SmallVec<[DType; 3]> = args.iter().map(|&r| self.plan.dtype(r)).collect();
-            let step = self.step(Step { op, args, out: out.dtype })?;
-            let row = self.plan.level(step).0 && !self.plan.axes.is_empty();
-            let repeats = self.plan.elements() / out.elements().max(1);
-            if !row && repeats > MAX_REPEATS && !op.is_cheap(&dtypes, out.dtype) {
-                return Err(format!("{} would be computed {repeats} times", op.name()).into());
-            }
-            return Ok(step);
+            return self.elementwise(op, &maker.operands, out, chain);
         }
         match &maker.op {
             Op::Bitcast => {
@@ -557,61 +538,104 @@ impl Lowering<'_> {
                 Ok(Ref::Constant(out.dtype, bits as u64))
             }
             Op::Iota { axis } => {
-                let mut counted = View::contiguous(out.dtype, &out.shape);
-                if let Some(axis) = axis {
-                    counted.strides.iter_mut().enumerate().for_each(|(i, s)| *s = i64::from(i == *axis));
-                }
-                let index = self.index(counted, chain)?;
+                let index = match axis {
+                    Some(axis) => self.counted(out, *axis, chain)?,
+                    None => self.index(View::contiguous(out.dtype, &out.shape), chain)?,
+                };
                 Ok(self.step(Step { op: Elementwise::AsType, args: SmallVec::from_slice(&[index]), out: out.dtype })?)
             }
             Op::Eye => {
                 let lead = out.shape.len().checked_sub(2).ok_or("eye of a vector")?;
-                let mut args: SmallVec<[Ref; 3]> = SmallVec::new();
-                for axis in [lead, lead + 1] {
-                    let mut counted = View::contiguous(out.dtype, &out.shape);
-                    counted.strides.iter_mut().enumerate().for_each(|(i, s)| *s = i64::from(i == axis));
-                    args.push(self.index(counted, chain)?);
-                }
+                let args = [self.counted(out, lead, chain)?, self.counted(out, lead + 1, chain)?];
+                let args = SmallVec::from_slice(&args);
                 Ok(self.step(Step { op: Elementwise::Binary(Binary::Equal), args, out: out.dtype })?)
             }
             Op::Reduce { reduction, axes, tie_high } => {
-                let mut axes = axes.clone();
-                axes.sort_unstable();
                 let source = *maker.operands.first().ok_or("no operand")?;
-                if axes != self.plan.axes || self.ty(source)?.shape != self.plan.space {
-                    return Err("reductions over different axes".into());
-                }
-                if out.dtype == DType::C128 {
-                    return Err("a reduction of c128".into());
-                }
-                if self.views(chain).iter().any(Seen::is_bounded) {
-                    return Err("a reduction as part of something larger".into());
-                }
-                // Seen from the space, the result must repeat along the row and be in place across rows.
-                let seen = self.seen(out, chain)?;
-                let kept = contiguous_strides(&self.plan.kept());
-                let mut expected = kept.iter();
-                let in_place = (0..self.plan.space.len()).all(|axis| {
-                    let wanted = if axes.contains(&axis) { Some(&0) } else { expected.next() };
-                    self.plan.space[axis] == 1 || Some(&seen.strides[axis]) == wanted
-                });
-                if !in_place || seen.offset != 0 {
-                    return Err("a reduction that is read elsewhere".into());
-                }
-                let of = self.found(source, 0)?;
-                let phase = self.plan.level(of).1 + 1;
-                let made = Made::Reduction { reduction: *reduction, tie_high: *tie_high, of, out: out.dtype };
-                // The same reduction seen through other views.
-                if let Some(known) = self.plan.values.iter().position(|v| v.made == made) {
-                    return Ok(result_ref(known)?);
-                }
-                Ok(self.push(Computed { made, row: true, phase })?)
+                self.reduced(source, (*reduction, axes, *tie_high), out, chain)
             }
             op => match chosen(maker, |operand| type_of(self.body, self.makers, operand).ok()) {
                 Some(map) => self.moved(maker, &map, out, chain),
                 None => Err(format!("{} is no part of kernels", op.name()).into()),
             },
         }
+    }
+
+    /// The step of an op on operands that broadcast to the result.
+    fn elementwise(
+        &mut self,
+        op: Elementwise,
+        operands: &[Operand],
+        out: &Type,
+        chain: ChainId,
+    ) -> std::result::Result<Ref, Stop> {
+        let mut args: SmallVec<[Ref; 3]> = SmallVec::new();
+        for &operand in operands {
+            let from = type_of(self.body, self.makers, operand)?;
+            let inner = if from.shape == out.shape {
+                chain
+            } else {
+                let lead = out.shape.len() - from.shape.len().min(out.shape.len());
+                let lines = repeated(&from.shape, lead..out.shape.len(), &out.shape);
+                self.chain(Some(lines), &from.shape, &out.shape, chain)
+            };
+            args.push(self.found(operand, inner)?);
+        }
+        let dtypes: SmallVec<[DType; 3]> = args.iter().map(|&r| self.plan.dtype(r)).collect();
+        let step = self.step(Step { op, args, out: out.dtype })?;
+        let row = self.plan.level(step).0 && !self.plan.axes.is_empty();
+        let repeats = self.plan.elements() / out.elements().max(1);
+        if !row && repeats > MAX_REPEATS && !op.is_cheap(&dtypes, out.dtype) {
+            return Err(format!("{} would be computed {repeats} times", op.name()).into());
+        }
+        Ok(step)
+    }
+
+    /// The indices of a result along an axis.
+    fn counted(&mut self, out: &Type, axis: usize, chain: ChainId) -> std::result::Result<Ref, Stop> {
+        let mut counted = View::contiguous(out.dtype, &out.shape);
+        counted.strides.iter_mut().enumerate().for_each(|(i, s)| *s = i64::from(i == axis));
+        Ok(self.index(counted, chain)?)
+    }
+
+    /// What a reduction gives for each row.
+    fn reduced(
+        &mut self,
+        source: Operand,
+        (reduction, axes, tie_high): (Reduction, &Axes, bool),
+        out: &Type,
+        chain: ChainId,
+    ) -> std::result::Result<Ref, Stop> {
+        let mut axes = axes.clone();
+        axes.sort_unstable();
+        if axes != self.plan.axes || self.ty(source)?.shape != self.plan.space {
+            return Err("reductions over different axes".into());
+        }
+        if out.dtype == DType::C128 {
+            return Err("a reduction of c128".into());
+        }
+        if self.views(chain).iter().any(Seen::is_bounded) {
+            return Err("a reduction as part of something larger".into());
+        }
+        // Seen from the space, the result must repeat along the row and be in place across rows.
+        let seen = self.seen(out, chain)?;
+        let kept = contiguous_strides(&self.plan.kept());
+        let mut expected = kept.iter();
+        let in_place = (0..self.plan.space.len()).all(|axis| {
+            let wanted = if axes.contains(&axis) { Some(&0) } else { expected.next() };
+            self.plan.space[axis] == 1 || Some(&seen.strides[axis]) == wanted
+        });
+        if !in_place || seen.offset != 0 {
+            return Err("a reduction that is read elsewhere".into());
+        }
+        let of = self.found(source, 0)?;
+        let phase = self.plan.level(of).1 + 1;
+        let made = Made::Reduction { reduction, tie_high, of, out: out.dtype };
+        // The same reduction seen through other views.
+        if let Some(known) = self.plan.values.iter().position(|v| v.made == made) {
+            return Ok(result_ref(known)?);
+        }
+        Ok(self.push(Computed { made, row: true, phase })?)
     }
 
     /// The value of an op that only moves elements: what is around its parts, but for the indices where one of these

@@ -78,6 +78,23 @@ struct Depth {
     free: u32,
 }
 
+/// The entries from one on, while they are planned.
+struct Entries {
+    first: Id,
+    nodes: Vec<Option<Rc<Node>>>,
+    /// Instructions for an element.
+    costs: Vec<u64>,
+    /// Which ones have loops of their own whoever reads them: loops, branches, and reductions by several invocations or
+    /// of many elements.
+    are_alone: Vec<bool>,
+}
+
+/// Of each of those entries whether it is read, and whether it is kept where it need not be.
+struct Uses {
+    read: Vec<bool>,
+    kept: Vec<bool>,
+}
+
 fn hash(of: impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     of.hash(&mut hasher);
@@ -165,113 +182,9 @@ impl Emitter<'_, '_, '_> {
 
     /// Plans the entries from `first` on, of which `outputs` go to `targets`.
     pub(super) fn plan(&mut self, first: Id, outputs: &[Id], targets: &[Target]) -> Phases {
-        let costs = self.costs(first);
-        let count = self.entries.len() - first;
-        let nodes: Vec<Option<Rc<Node>>> =
-            (first..self.entries.len()).map(|id| self.entries[id].node.clone()).collect();
-        let spreads: Vec<Option<Spread>> = (0..count)
-            .map(|k| match nodes[k].as_deref() {
-                Some(Node { kind: NodeKind::Reduction(reduction), operands }) => {
-                    let of_operands = operands.iter().map(|&o| o.checked_sub(first).map_or(1, |k| costs[k])).sum();
-                    Some(self.spread(first + k, reduction, of_operands))
-                }
-                _ => None,
-            })
-            .collect();
-        let always = |k: usize| {
-            matches!(spreads[k], Some(Spread::Rows | Spread::Team(_)))
-                || matches!(nodes[k].as_deref(), Some(Node { kind: NodeKind::Control { .. }, .. }))
-        };
-        let mut kept = vec![false; count];
-        let tentative = self.depths(first, &nodes, &always, &kept);
-
-        // Readers first: who reads a value decides whether it is kept, and that who reads its operands.
-        let mut readers: Vec<HashSet<Reader>> = vec![HashSet::new(); count];
-        let mut used = vec![false; count];
-        let mut note = |id: Id, reader: Reader, readers: &mut Vec<HashSet<Reader>>| {
-            if let Some(k) = id.checked_sub(first) {
-                used[k] = true;
-                if readers[k].len() < MAX_READERS {
-                    readers[k].insert(reader);
-                }
-            }
-        };
-        for (&id, target) in outputs.iter().zip(targets) {
-            let phase = match target {
-                Target::Keep => u32::MAX,
-                Target::Operand { .. } => id.checked_sub(first).map_or(0, |k| tentative[k].aligned),
-            };
-            note(id, Reader { phase, length: self.elements_of(id), way: 0 }, &mut readers);
-        }
-        for k in (0..count).rev() {
-            let id = first + k;
-            let Some(node) = nodes[k].clone() else { continue };
-            let length = self.elements_of(id);
-            let of: SmallVec<[Reader; 8]> = if let NodeKind::Control { first: result, .. } = &node.kind {
-                // Loops read what they capture many times.
-                smallvec![Reader { phase: tentative[k].free, length: u64::MAX, way: hash(result) }]
-            } else if always(k) {
-                let total = match &node.kind {
-                    NodeKind::Reduction(reduction) => self.reduction_length(id, reduction),
-                    _ => length,
-                };
-                let way = if node.operands.len() == 1 && self.relation(id, &node, 0) == Relation::Same {
-                    0
-                } else {
-                    hash(id)
-                };
-                smallvec![Reader { phase: tentative[k].free.saturating_sub(1), length: total, way }]
-            } else if length == 1 {
-                smallvec![Reader { phase: tentative[k].free, length: 1, way: hash(id) }]
-            } else {
-                let spread_out = readers[k].iter().any(|r| r.length > 2 * length);
-                if costs[k] > CHEAP && (readers[k].len() > 1 || spread_out) {
-                    kept[k] = true;
-                    smallvec![Reader { phase: tentative[k].aligned, length, way: 0 }]
-                } else {
-                    readers[k].iter().copied().collect()
-                }
-            };
-            if readers[k].is_empty() {
-                continue;
-            }
-            for (j, &operand) in node.operands.iter().enumerate() {
-                for reader in &of {
-                    let (length, way) = match (self.relation(id, &node, j), &node.kind) {
-                        (Relation::Same, _) => (reader.length, reader.way),
-                        (Relation::Other(other), NodeKind::Reduction(reduction)) if !always(k) => {
-                            (reader.length.saturating_mul(elements(&reduction.reduced)), hash((reader.way, other)))
-                        }
-                        (Relation::Other(other), _) => (reader.length, hash((reader.way, other))),
-                    };
-                    note(operand, Reader { length, way, ..*reader }, &mut readers);
-                }
-            }
-        }
-
-        let depths = self.depths(first, &nodes, &always, &kept);
-        let mut roots: Vec<(u32, Root)> = vec![];
-        let mut controls = HashSet::new();
-        for k in (0..count).filter(|&k| used[k]) {
-            let id = first + k;
-            match nodes[k].as_deref() {
-                Some(Node { kind: NodeKind::Control { first: result, .. }, .. }) if controls.insert(*result) => {
-                    roots.push((depths[k].free - 1, Root::Control(*result)));
-                }
-                Some(Node { kind: NodeKind::Control { .. }, .. }) => {}
-                Some(Node { kind: NodeKind::Reduction(_), .. }) if always(k) => {
-                    roots.push((depths[k].free - 1, Root::Reduction(id)))
-                }
-                _ if kept[k] => roots.push((depths[k].aligned, Root::Map(id))),
-                _ => {}
-            }
-        }
-        for (&id, target) in outputs.iter().zip(targets) {
-            if let Target::Operand { k, base } = *target {
-                let phase = id.checked_sub(first).map_or(0, |k| depths[k].aligned);
-                roots.push((phase, Root::Output(id, k, base)));
-            }
-        }
+        let entries = self.entries_from(first);
+        let uses = self.uses(&entries, outputs, targets);
+        let roots = self.roots(&entries, &uses, outputs, targets);
         let last = roots.iter().map(|&(phase, _)| phase).max().map_or(0, |phase| phase as usize + 1);
         let mut plan = Phases { phases: vec![vec![]; last], last_use: HashMap::new() };
         for (phase, root) in roots {
@@ -281,13 +194,142 @@ impl Emitter<'_, '_, '_> {
         plan
     }
 
-    fn depths(
+    fn entries_from(&self, first: Id) -> Entries {
+        let costs = self.costs(first);
+        let nodes: Vec<Option<Rc<Node>>> = self.entries[first..].iter().map(|entry| entry.node.clone()).collect();
+        let is_alone = |(k, node): (usize, &Option<Rc<Node>>)| match node.as_deref() {
+            Some(Node { kind: NodeKind::Reduction(reduction), operands }) => {
+                let of_operands = operands.iter().map(|&o| o.checked_sub(first).map_or(1, |k| costs[k])).sum();
+                match self.spread(first + k, reduction, of_operands) {
+                    Spread::Rows | Spread::Team(_) => true,
+                    Spread::Inline => false,
+                }
+            }
+            Some(Node { kind: NodeKind::Control { .. }, .. }) => true,
+            Some(Node { kind: NodeKind::Op(_) | NodeKind::Put { .. }, .. }) | None => false,
+        };
+        let are_alone = nodes.iter().enumerate().map(is_alone).collect();
+        Entries { first, nodes, costs, are_alone }
+    }
+
+    /// Which values are read, and which are kept for that. Readers come first: who reads a value decides whether it is
+    /// kept, and that who reads its operands.
+    fn uses(&self, entries: &Entries, outputs: &[Id], targets: &[Target]) -> Uses {
+        let Entries { first, nodes, .. } = entries;
+        let count = nodes.len();
+        let mut uses = Uses { read: vec![false; count], kept: vec![false; count] };
+        let tentative = self.depths(entries, &uses.kept);
+        let mut readers: Vec<HashSet<Reader>> = vec![HashSet::new(); count];
+        let mut note = |id: Id, reader: Reader, readers: &mut Vec<HashSet<Reader>>| {
+            if let Some(k) = id.checked_sub(*first) {
+                uses.read[k] = true;
+                if readers[k].len() < MAX_READERS {
+                    readers[k].insert(reader);
+                }
+            }
+        };
+        for (&id, target) in outputs.iter().zip(targets) {
+            let phase = match target {
+                Target::Keep => u32::MAX,
+                Target::Operand { .. } => id.checked_sub(*first).map_or(0, |k| tentative[k].aligned),
+            };
+            note(id, Reader { phase, length: self.elements_of(id), way: 0 }, &mut readers);
+        }
+        for k in (0..count).rev() {
+            let Some(node) = nodes[k].clone() else { continue };
+            uses.kept[k] = self.is_kept(entries, k, &readers[k]);
+            if readers[k].is_empty() {
+                continue;
+            }
+            let id = first + k;
+            let of = match uses.kept[k] {
+                true => smallvec![Reader { phase: tentative[k].aligned, length: self.elements_of(id), way: 0 }],
+                false => self.readers_of_operands(entries, k, &node, tentative[k], &readers[k]),
+            };
+            for (j, &operand) in node.operands.iter().enumerate() {
+                for reader in &of {
+                    let (length, way) = match (self.relation(id, &node, j), &node.kind) {
+                        (Relation::Same, _) => (reader.length, reader.way),
+                        (Relation::Other(other), NodeKind::Reduction(reduction)) if !entries.are_alone[k] => {
+                            (reader.length.saturating_mul(elements(&reduction.reduced)), hash((reader.way, other)))
+                        }
+                        (Relation::Other(other), _) => (reader.length, hash((reader.way, other))),
+                    };
+                    note(operand, Reader { length, way, ..*reader }, &mut readers);
+                }
+            }
+        }
+        uses
+    }
+
+    /// Whether a value that its readers could compute is kept, as several would, or one for many elements.
+    fn is_kept(&self, entries: &Entries, k: usize, readers: &HashSet<Reader>) -> bool {
+        let length = self.elements_of(entries.first + k);
+        let spread_out = || readers.iter().any(|reader| reader.length > 2 * length);
+        !entries.are_alone[k] && length != 1 && entries.costs[k] > CHEAP && (readers.len() > 1 || spread_out())
+    }
+
+    /// Who reads the operands of a value that is not kept, as those read them that read the value.
+    fn readers_of_operands(
         &self,
-        first: Id,
-        nodes: &[Option<Rc<Node>>],
-        always: &dyn Fn(usize) -> bool,
-        kept: &[bool],
-    ) -> Vec<Depth> {
+        entries: &Entries,
+        k: usize,
+        node: &Rc<Node>,
+        Depth { free, .. }: Depth,
+        readers: &HashSet<Reader>,
+    ) -> SmallVec<[Reader; 8]> {
+        let id = entries.first + k;
+        let length = self.elements_of(id);
+        match &node.kind {
+            // Loops read what they capture many times.
+            NodeKind::Control { first: result, .. } => {
+                smallvec![Reader { phase: free, length: u64::MAX, way: hash(result) }]
+            }
+            kind if entries.are_alone[k] => {
+                let total = match kind {
+                    NodeKind::Reduction(reduction) => self.reduction_length(id, reduction),
+                    NodeKind::Control { .. } | NodeKind::Op(_) | NodeKind::Put { .. } => length,
+                };
+                let is_in_place = node.operands.len() == 1 && self.relation(id, node, 0) == Relation::Same;
+                let way = if is_in_place { 0 } else { hash(id) };
+                smallvec![Reader { phase: free.saturating_sub(1), length: total, way }]
+            }
+            _ if length == 1 => smallvec![Reader { phase: free, length: 1, way: hash(id) }],
+            _ => readers.iter().copied().collect(),
+        }
+    }
+
+    /// What is computed, and in which phase.
+    fn roots(&self, entries: &Entries, uses: &Uses, outputs: &[Id], targets: &[Target]) -> Vec<(u32, Root)> {
+        let Entries { first, nodes, are_alone, .. } = entries;
+        let depths = self.depths(entries, &uses.kept);
+        let mut roots: Vec<(u32, Root)> = vec![];
+        let mut controls = HashSet::new();
+        for k in (0..nodes.len()).filter(|&k| uses.read[k]) {
+            let id = first + k;
+            match nodes[k].as_deref() {
+                Some(Node { kind: NodeKind::Control { first: result, .. }, .. }) if controls.insert(*result) => {
+                    roots.push((depths[k].free - 1, Root::Control(*result)));
+                }
+                Some(Node { kind: NodeKind::Control { .. }, .. }) => {}
+                Some(Node { kind: NodeKind::Reduction(_), .. }) if are_alone[k] => {
+                    roots.push((depths[k].free - 1, Root::Reduction(id)))
+                }
+                _ if uses.kept[k] => roots.push((depths[k].aligned, Root::Map(id))),
+                _ => {}
+            }
+        }
+        for (&id, target) in outputs.iter().zip(targets) {
+            if let Target::Operand { k, base } = *target {
+                let phase = id.checked_sub(*first).map_or(0, |k| depths[k].aligned);
+                roots.push((phase, Root::Output(id, k, base)));
+            }
+        }
+        roots
+    }
+
+    fn depths(&self, entries: &Entries, kept: &[bool]) -> Vec<Depth> {
+        let Entries { first, nodes, are_alone, .. } = entries;
         let mut depths: Vec<Depth> = vec![];
         let mut controls: HashMap<Id, u32> = HashMap::new();
         for (k, node) in nodes.iter().enumerate() {
@@ -296,7 +338,7 @@ impl Emitter<'_, '_, '_> {
                 depths.push(Depth::default());
                 continue;
             };
-            let of = |o: Id| o.checked_sub(first).map_or(Depth::default(), |k| depths[k]);
+            let of = |o: Id| o.checked_sub(*first).map_or(Depth::default(), |k| depths[k]);
             let free = node.operands.iter().map(|&o| of(o).free).max().unwrap_or(0);
             let aligned = node.operands.iter().enumerate().map(|(j, &o)| match self.relation(id, node, j) {
                 Relation::Same => of(o).aligned,
@@ -309,7 +351,7 @@ impl Emitter<'_, '_, '_> {
                     let phase = *controls.entry(*first).or_insert(free) + 1;
                     Depth { aligned: phase, free: phase }
                 }
-                NodeKind::Reduction(reduction) if always(k) => {
+                NodeKind::Reduction(reduction) if are_alone[k] => {
                     let phase = 1 + if self.is_total(id, reduction) { aligned } else { free };
                     Depth { aligned: phase, free: phase }
                 }

@@ -292,7 +292,8 @@ fn half_of(size: u64) -> u64 {
     (size / 2).next_multiple_of(4).min(size - 1)
 }
 
-/// The same for what one launch counts, or launches that count nothing. Positions of outputs are `shift` more.
+/// Computes `outputs` from `inputs` at every index of `sizes`, which one launch counts, unless nothing is counted.
+/// Positions of outputs are `shift` more.
 #[allow(clippy::too_many_arguments)]
 fn map_whole(
     engine: &Engine,
@@ -305,116 +306,39 @@ fn map_whole(
     compile: Compile,
 ) -> Result<()> {
     let mut stored: SmallVec<[Ref; 2]> = outputs.iter().map(|(r, _)| *r).collect();
-    let axes: SmallVec<[usize; 6]> = steps
-        .iter()
-        .flat_map(|step| &step.args)
-        .chain(&stored)
-        .filter_map(|r| if let Ref::Coordinate(axis) = r { Some(*axis as usize) } else { None })
-        .collect();
-    let linear_anywhere = steps.iter().flat_map(|s| &s.args).chain(&stored).any(is_index);
+    let (space, keeps_axes) = space_of(sizes, inputs, outputs, &mut steps, &mut stored);
     let numbers = match engine.shares_kernels() && elements_of(sizes) <= MAX_SHARED_ELEMENTS {
         true => numbers(&mut steps, inputs.len()),
         false => Numbers::new(),
     };
-    let strides: SmallVec<[&[i64]; 4]> =
-        inputs.iter().chain(outputs.iter().map(|(_, o)| o)).map(|o| &o.strides[..]).collect();
-    let space = if !axes.is_empty() {
-        let (space, places) = Space::keeping(sizes, &strides, &axes);
-        for r in steps.iter_mut().flat_map(|step| &mut step.args).chain(&mut stored) {
-            if let Ref::Coordinate(axis) = r
-                && let Some(place) = axes.iter().position(|&kept| kept == *axis as usize)
-            {
-                *axis = places[place] as u8;
-            }
-        }
-        space
-    } else if linear_anywhere {
-        Space::new(sizes, &strides)
-    } else {
-        in_order_of_output(sizes, &strides, inputs.len())
-    };
-    let addresses: SmallVec<[u64; 4]> =
-        inputs.iter().chain(outputs.iter().map(|(_, o)| o)).map(Operand::address).collect();
-    let elements: SmallVec<[Element; 4]> =
-        inputs.iter().chain(outputs.iter().map(|(_, o)| o)).map(|o| o.element).collect();
-    let buffers: SmallVec<[&Arc<Buffer>; 4]> =
-        inputs.iter().chain(outputs.iter().map(|(_, o)| o)).map(|o| o.buffer).collect();
-    let is_bounded = |k: usize| inputs.get(k).is_some_and(|input| input.bounds.is_some());
-    let layouts: SmallVec<[Layout; 4]> = (0..space.strides.len())
-        .map(|k| match layout(&space.sizes, &space.strides[k]) {
-            _ if is_bounded(k) => Layout::Bounded,
-            _ if k >= inputs.len() && shift.is_some() => Layout::Strided,
-            layout => layout,
-        })
-        .collect();
-    let bounds: SmallVec<[Option<[u32; 2]>; 4]> = inputs.iter().map(|input| input.bounds).collect();
-    let layouts = vectors(&space, layouts, &addresses, &elements, &bounds);
-    let port = |k: usize| Port { element: elements[k], layout: layouts[k] };
+    let laid = Laid::new(space, inputs, outputs, shift.is_some());
+    let Laid { space, layouts, .. } = &laid;
+    let port = |k: usize| Port { element: laid.elements[k], layout: layouts[k] };
     let mut spec = Spec {
         inputs: (0..inputs.len()).map(port).collect(),
         steps,
         outputs: stored.iter().enumerate().map(|(i, r)| (*r, port(inputs.len() + i))).collect(),
-        rank: if layouts.iter().any(|l| l.has_strides()) || !axes.is_empty() { space.rank() as u8 } else { 1 },
+        rank: if layouts.iter().any(|l| l.has_strides()) || keeps_axes { space.rank() as u8 } else { 1 },
         width: 1,
         form: Form::Vectors,
         fixed: None,
         numbers: numbers.iter().map(|(dtype, _)| *dtype).collect(),
         shift,
     };
-    if shapes == Shapes::Own
-        && parameters(&spec) > ParamLayout::PUSH_WORDS
-        && is_indexed_whole(engine.reach(), &space.sizes, space.strides.iter().zip(&elements))
-    {
+    if shapes == Shapes::Own && parameters(&spec) > ParamLayout::PUSH_WORDS && laid.is_indexed_whole(engine.reach()) {
         spec.fixed = Some(Box::new(Fixed { sizes: space.sizes.clone(), strides: space.strides.clone() }));
     }
-    let model = engine.model();
-    let whole = |width: u8| {
-        let innermost = space.sizes.last().copied().unwrap_or(1);
-        !spec.has_coordinates() || innermost.is_multiple_of(width.into())
-    };
-    // Code of lowered types is long: it stands once.
-    let width = match spec.is_lowered(model.caps.lacks()) {
-        true => 1,
-        false => spec.widest(unrolls(model, space.elements(), spec.is_short())),
-    };
-    let width = [width, width / 2].into_iter().find(|&width| width > 0 && whole(width)).unwrap_or(1);
-    let aligned = |width: u8| {
-        (0..addresses.len()).all(|k| {
-            matches!(layouts[k], Layout::Uniform | Layout::Repeated | Layout::Each | Layout::Bounded)
-                || addresses[k].is_multiple_of(u64::from(elements[k].size_bytes() * u32::from(width)))
-        })
-    };
-    let blocks = by_blocks(model, &spec, space.elements()).filter(|blocks| {
-        width > 1
-            && whole(blocks.width)
-            && aligned(blocks.width)
-            && is_indexed_whole(engine.reach(), &space.sizes, space.strides.iter().zip(&elements))
-    });
-    if let Some(single) = single(model, &spec, space.elements()) {
-        spec.form = single;
-    } else if let Some(blocks) = blocks {
-        spec = blocks;
-    } else if width > 1 && aligned(width) {
-        spec.width = width;
-        if takes_pairs(model, space.elements()) {
-            spec.form = Form::Pairs;
-        }
-    }
-    let form = spec.form;
-    let extra: SmallVec<[u32; 8]> = match numbers.is_empty() && bounds.iter().all(Option::is_none) {
-        true => SmallVec::new(),
-        false => {
-            let bounds = bounds.into_iter().flat_map(Option::unwrap_or_default);
-            bounds.chain(numbers.iter().flat_map(|(_, bits)| [*bits as u32, (*bits >> 32) as u32])).collect()
-        }
-    };
+    let spec = formed(engine, spec, &laid);
+    let extra = extra_words(inputs, &numbers);
     let kernel = engine.kernel(&spec, compile)?;
-    split(engine.reach(), &space, &addresses, &elements, &mut |sizes, addresses| {
+    let buffers: SmallVec<[&Arc<Buffer>; 4]> =
+        inputs.iter().chain(outputs.iter().map(|(_, o)| o)).map(|o| o.buffer).collect();
+    split(engine.reach(), space, &laid.addresses, &laid.elements, &mut |sizes, addresses| {
         let places: SmallVec<[Place<'_>; 4]> = buffers
             .iter()
             .zip(addresses)
             .zip(&space.strides)
-            .zip(&elements)
+            .zip(&laid.elements)
             .map(|(((&buffer, &address), strides), element)| Place {
                 buffer,
                 address,
@@ -425,12 +349,122 @@ fn map_whole(
         let count = sizes.iter().product::<u64>();
         let arguments = Arguments { count: count as u32, sizes, places: &places, extra: &extra };
         let per_group = u64::from(kernel.elements_per_group);
-        let groups = match form {
+        let groups = match spec.form {
             Form::Blocks { .. } => whole_grid(max_groups(engine.caps()), count / per_group),
             Form::Vectors | Form::Single | Form::Exact | Form::Pairs => count.div_ceil(per_group),
         };
         launch(engine, &kernel, &arguments, inputs.len(), groups)
     })
+}
+
+/// The space in which a map runs, and whether it keeps axes that steps or outputs ask coordinates of. Those become the
+/// coordinates of the space.
+fn space_of(
+    sizes: &[u64],
+    inputs: &[Operand<'_>],
+    outputs: &[(Ref, Operand<'_>)],
+    steps: &mut [Step],
+    stored: &mut [Ref],
+) -> (Space, bool) {
+    let strides: SmallVec<[&[i64]; 4]> =
+        inputs.iter().chain(outputs.iter().map(|(_, o)| o)).map(|o| &o.strides[..]).collect();
+    let refs = || steps.iter().flat_map(|step| &step.args).chain(&*stored);
+    let axes: SmallVec<[usize; 6]> =
+        refs().filter_map(|r| if let Ref::Coordinate(axis) = r { Some(*axis as usize) } else { None }).collect();
+    if axes.is_empty() {
+        let space = match refs().any(is_index) {
+            true => Space::new(sizes, &strides),
+            false => in_order_of_output(sizes, &strides, inputs.len()),
+        };
+        return (space, false);
+    }
+    let (space, places) = Space::keeping(sizes, &strides, &axes);
+    for r in steps.iter_mut().flat_map(|step| &mut step.args).chain(stored) {
+        if let Ref::Coordinate(axis) = r
+            && let Some(place) = axes.iter().position(|&kept| kept == *axis as usize)
+        {
+            *axis = places[place] as u8;
+        }
+    }
+    (space, true)
+}
+
+/// How operands lie in the space of a map: inputs, then outputs.
+struct Laid {
+    space: Space,
+    addresses: SmallVec<[u64; 4]>,
+    elements: SmallVec<[Element; 4]>,
+    layouts: SmallVec<[Layout; 4]>,
+}
+
+impl Laid {
+    fn new(space: Space, inputs: &[Operand<'_>], outputs: &[(Ref, Operand<'_>)], is_shifted: bool) -> Laid {
+        let operands = || inputs.iter().chain(outputs.iter().map(|(_, o)| o));
+        let addresses: SmallVec<[u64; 4]> = operands().map(Operand::address).collect();
+        let elements: SmallVec<[Element; 4]> = operands().map(|o| o.element).collect();
+        let bounds: SmallVec<[Option<[u32; 2]>; 4]> = inputs.iter().map(|input| input.bounds).collect();
+        let layouts = (0..space.strides.len())
+            .map(|k| match layout(&space.sizes, &space.strides[k]) {
+                _ if bounds.get(k).is_some_and(Option::is_some) => Layout::Bounded,
+                _ if k >= inputs.len() && is_shifted => Layout::Strided,
+                layout => layout,
+            })
+            .collect();
+        let layouts = vectors(&space, layouts, &addresses, &elements, &bounds);
+        Laid { space, addresses, elements, layouts }
+    }
+
+    /// Whether 32-bit positions index all of the space.
+    fn is_indexed_whole(&self, reach: Reach) -> bool {
+        is_indexed_whole(reach, &self.space.sizes, self.space.strides.iter().zip(&self.elements))
+    }
+
+    /// Whether vectors of so many elements begin at multiples of their size, where there are any.
+    fn is_aligned(&self, width: u8) -> bool {
+        (0..self.addresses.len()).all(|k| {
+            matches!(self.layouts[k], Layout::Uniform | Layout::Repeated | Layout::Each | Layout::Bounded)
+                || self.addresses[k].is_multiple_of(u64::from(self.elements[k].size_bytes() * u32::from(width)))
+        })
+    }
+}
+
+/// The spec with the width and the form in which the device is fastest.
+fn formed(engine: &Engine, mut spec: Spec, laid: &Laid) -> Spec {
+    let (model, space) = (engine.model(), &laid.space);
+    let whole = |width: u8| {
+        let innermost = space.sizes.last().copied().unwrap_or(1);
+        !spec.has_coordinates() || innermost.is_multiple_of(width.into())
+    };
+    // Code of lowered types is long: it stands once.
+    let width = match spec.is_lowered(model.caps.lacks()) {
+        true => 1,
+        false => spec.widest(unrolls(model, space.elements(), spec.is_short())),
+    };
+    let width = [width, width / 2].into_iter().find(|&width| width > 0 && whole(width)).unwrap_or(1);
+    let blocks = by_blocks(model, &spec, space.elements()).filter(|blocks| {
+        width > 1 && whole(blocks.width) && laid.is_aligned(blocks.width) && laid.is_indexed_whole(engine.reach())
+    });
+    if let Some(single) = single(model, &spec, space.elements()) {
+        spec.form = single;
+    } else if let Some(blocks) = blocks {
+        return blocks;
+    } else if width > 1 && laid.is_aligned(width) {
+        spec.width = width;
+        if takes_pairs(model, space.elements()) {
+            spec.form = Form::Pairs;
+        }
+    }
+    spec
+}
+
+/// The words of a launch behind those of its operands: two for each input, which bound it, and two for each number, or
+/// none where nothing is bounded and there are no numbers.
+fn extra_words(inputs: &[Operand<'_>], numbers: &Numbers) -> SmallVec<[u32; 8]> {
+    if numbers.is_empty() && inputs.iter().all(|input| input.bounds.is_none()) {
+        return SmallVec::new();
+    }
+    let bounds = inputs.iter().flat_map(|input| input.bounds.unwrap_or_default());
+    bounds.chain(numbers.iter().flat_map(|(_, bits)| [*bits as u32, (*bits >> 32) as u32])).collect()
 }
 
 /// Types of numbers and their bits.

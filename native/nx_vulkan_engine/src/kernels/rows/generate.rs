@@ -1,6 +1,8 @@
 //! Kernels that hold whole rows in registers: elementwise steps and reductions over the row in any order, then results
 //! per row and per element. What is read is read once, and a step runs once per element.
 
+mod store;
+
 use std::collections::HashMap;
 
 use nx_vulkan_ir::program::fused::{Computed, Made};
@@ -668,91 +670,6 @@ impl<'s, 'c, 'a, 'l> Emission<'s, 'c, 'a, 'l> {
         let extremes = extremes.ok_or_else(|| missing(Ref::Linear))?;
         self.extremes.insert(of, extremes);
         Ok(extremes)
-    }
-
-    fn store(mut self, live: Word) -> Result<()> {
-        let outputs: Vec<(u8, Ref, RowPort)> =
-            (self.spec.inputs.len() as u8..).zip(&self.spec.outputs).map(|(k, &(r, port))| (k, r, port)).collect();
-        let held: Vec<Held> = outputs.iter().map(|&(_, r, _)| self.find(r)).collect::<Result<_>>()?;
-        let (bool_type, zero) = (self.code.linker.type_bool(), self.code.linker.const_u32(0));
-        let value = |held: &Held, k: usize| held.at(k).map(|v| v.id).ok_or_else(|| missing(Ref::Linear));
-        if outputs.iter().any(|(_, _, port)| port.along == Along::Row) {
-            let first = self.code.ids(SpirvOp::IEqual, bool_type, &[self.lane, zero]);
-            let stores = self.code.ids(SpirvOp::LogicalAnd, bool_type, &[first, live]);
-            let idle = self.code.ids(SpirvOp::LogicalNot, bool_type, &[stores]);
-            let (params, row) = (&mut *self.params, self.row);
-            self.code.unless(idle, |code| {
-                for ((k, _, port), held) in outputs.iter().zip(&held).filter(|((.., port), _)| port.along == Along::Row)
-                {
-                    let address = params.address(*k);
-                    access::store(code, address, Element::Typed(port.dtype), row, value(held, 0)?)?;
-                }
-                Ok(())
-            })?;
-        }
-        if outputs.iter().all(|(_, _, port)| port.along == Along::Row) {
-            return Ok(());
-        }
-        let width = usize::from(self.spec.width);
-        let loads = self.loads.clone();
-        let together = if self.spec.full { loads.len().max(1) } else { 1 };
-        for (chunk, loads) in loads.chunks(together).enumerate() {
-            let stores = match *loads {
-                [(_, Some(exists))] => self.code.ids(SpirvOp::LogicalAnd, bool_type, &[exists, live]),
-                _ => live,
-            };
-            let idle = self.code.ids(SpirvOp::LogicalNot, bool_type, &[stores]);
-            let (spec, params, outer) = (self.spec, &mut *self.params, self.outer.clone());
-            let (row, lane, places) = (self.row, self.lane, self.places.clone());
-            self.code.unless(idle, |code| {
-                let mut inside = Emission {
-                    spec,
-                    code,
-                    params,
-                    row,
-                    lane,
-                    outer,
-                    loads: Vec::new(),
-                    places,
-                    held: HashMap::new(),
-                    extremes: HashMap::new(),
-                    least_exponents: HashMap::new(),
-                };
-                let whole = outputs.iter().zip(&held).filter(|((.., port), _)| port.along != Along::Row);
-                for ((k, _, port), held) in whole {
-                    let (address, element) = (inside.params.address(*k), Element::Typed(port.dtype));
-                    if port.along == Along::Vector && inside.is_dense() {
-                        let first = inside.first_vector(*k, element)?;
-                        for item in 0..u32::from(spec.items) {
-                            let start = item as usize * width;
-                            let ids = (start..start + width)
-                                .map(|e| value(held, e))
-                                .collect::<Result<SmallVec<[Word; 4]>>>()?;
-                            let place = inside.code.linker.const_u32(item * spec.team);
-                            access::store_vector_at(inside.code, first, element, place, &ids)?;
-                        }
-                        continue;
-                    }
-                    for (item, (first, _)) in (chunk * together..).zip(loads) {
-                        let elements = item * width..(item + 1) * width;
-                        if port.along == Along::Vector && width > 1 {
-                            let ids = elements.map(|e| value(held, e)).collect::<Result<SmallVec<[Word; 4]>>>()?;
-                            let at = inside.position(*k, Some(*first))?;
-                            let width = inside.code.linker.const_u32(spec.width.into());
-                            let group = inside.code.u32_op(SpirvOp::UDiv, at, width);
-                            access::store_vector(inside.code, address, element, group, &ids)?;
-                            continue;
-                        }
-                        for e in elements {
-                            let at = inside.position(*k, Some(inside.places[e]))?;
-                            access::store(inside.code, address, element, at, value(held, e)?)?;
-                        }
-                    }
-                }
-                Ok(())
-            })?;
-        }
-        Ok(())
     }
 }
 
