@@ -44,7 +44,7 @@ impl Rates {
         self.command_ns + (bytes + flops + self.longest_ns(work.longest) as f64) as u64
     }
 
-    /// The same of instructions of one workgroup.
+    /// Nanoseconds that so many instructions of one workgroup take about, and on most devices less.
     pub fn longest_ns(&self, instructions: u64) -> u64 {
         (instructions as f64 / self.instructions_per_ns) as u64
     }

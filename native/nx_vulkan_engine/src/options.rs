@@ -178,7 +178,7 @@ impl<T> Variable<T> {
         }
     }
 
-    /// The same, and none where it means nothing.
+    /// What the process's variable says; none where that means nothing.
     fn read_if_valid(&self) -> Option<T> {
         self.read(from_process).ok().flatten()
     }

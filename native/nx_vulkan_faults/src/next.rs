@@ -119,7 +119,7 @@ impl LayerCreateInfo {
         Some((link.get, link.next))
     }
 
-    /// The same of a device.
+    /// What the next layer, or the driver, has for a device.
     ///
     /// # Safety
     /// This is the loader's, of a device.

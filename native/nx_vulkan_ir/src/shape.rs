@@ -345,7 +345,7 @@ impl Space {
         Space::keeping(sizes, operands, &[]).0
     }
 
-    /// The same where some axes stay as they are, whatever their size. Answers where these are, too.
+    /// The space of `operands` in which some axes stay as they are, whatever their size. Answers where these are, too.
     pub fn keeping(sizes: &[u64], operands: &[&[i64]], kept: &[usize]) -> (Space, SmallVec<[usize; 6]>) {
         let mut space = Space { sizes: Dims::new(), strides: SmallVec::from_elem(Strides::new(), operands.len()) };
         let mut places = SmallVec::from_elem(0, kept.len());

@@ -23,7 +23,7 @@ pub fn opened() -> Option<Opened> {
     FIRST.get().copied()
 }
 
-/// The same, which `open` opens if it is not open yet.
+/// The engine of calls that name no device, which `open` opens if it is not open yet.
 pub fn opened_or(open: impl FnOnce() -> Result<Arc<Engine>>) -> Result<Opened> {
     FIRST.get_or_try_init(|| keep(open()?)).copied()
 }

@@ -240,7 +240,7 @@ pub fn host_binary(size_bytes: u64) -> Result<OwnedBinary> {
     }
 }
 
-/// The same for small tensors that are there or will be soon, without a way to another scheduler and back;
+/// The binary of a small tensor that is there or will be soon, without a way to another scheduler and back;
 /// `:needs_compile` for others.
 #[rustler::nif]
 fn tensor_to_binary_soon<'a>(env: Env<'a>, reference: Term<'a>, limit: Option<u64>) -> Term<'a> {

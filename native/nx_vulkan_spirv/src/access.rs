@@ -18,12 +18,12 @@ pub enum Layout {
     Uniform,
     /// A stride per axis.
     Strided,
-    /// The same, where vectors along the innermost axis are near each other in memory, and accessed one element after
-    /// the other.
+    /// A stride per axis, where vectors along the innermost axis are near each other in memory, and accessed one
+    /// element after the other.
     Each,
-    /// The same, where vectors along the innermost axis are neighbours in memory and aligned.
+    /// A stride per axis, where vectors along the innermost axis are neighbours in memory and aligned.
     Inner,
-    /// The same, where one element repeats along the innermost axis, and vectors don't reach beyond it.
+    /// A stride per axis, where one element repeats along the innermost axis, and vectors don't reach beyond it.
     Repeated,
     /// As `Each`, and positions may lie outside of the operand: what is read there is any of its elements.
     Bounded,
@@ -169,8 +169,8 @@ pub fn zero_word(code: &mut Code<'_, '_>) -> Result<Word> {
     Ok(code.u32_op(Op::ShiftRightLogical, count, shift))
 }
 
-/// The same where compilers that know a zero would drop operations with it, although they change signs, infinities and
-/// NaN (lavapipe does): zeros are made from [`zero_word`].
+/// A constant where compilers that know a zero would drop operations with it, although they change signs, infinities
+/// and NaN (lavapipe does): zeros are made from [`zero_word`].
 pub fn exact_constant(code: &mut Code<'_, '_>, ctype: CType, bits: u64) -> Result<Option<Word>> {
     let float_zero = |part: u64, bits: u32| part << 1 << (64 - bits) == 0;
     let single = |code: &mut Code<'_, '_>, part: u64| -> Result<Option<Word>> {
@@ -336,7 +336,7 @@ pub fn load_vector(
     load_vector_at(code, array, element, width, index)
 }
 
-/// The same of the array at an address.
+/// Loads a vector of the array at an address.
 pub fn load_vector_at(
     code: &mut Code<'_, '_>,
     array: Address,
@@ -373,7 +373,7 @@ pub fn store_vector(
     store_vector_at(code, array, element, index, values)
 }
 
-/// The same in the array at an address.
+/// Stores a vector in the array at an address.
 pub fn store_vector_at(
     code: &mut Code<'_, '_>,
     array: Address,

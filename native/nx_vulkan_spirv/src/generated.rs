@@ -24,7 +24,7 @@ impl Generated {
         Generated::push_or_table_of(ParamLayout::PUSH_WORDS, generate)
     }
 
-    /// The same with so many words of push constants.
+    /// With parameters in so many words of push constants where they fit, else through a table.
     pub fn push_or_table_of(push_words: usize, generate: impl Fn(bool) -> Result<Generated>) -> Result<Generated> {
         let generated = generate(false)?;
         if generated.params.words.len() <= push_words { Ok(generated) } else { generate(true) }

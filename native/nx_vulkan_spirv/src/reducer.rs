@@ -24,8 +24,8 @@ pub trait ReducerCode {
     /// The accumulator that changes nothing.
     fn identity(&self, code: &mut Code<'_, '_>) -> Result<Word>;
 
-    /// The same where no loop hides from compilers what it is: those that know it drop what it is combined with,
-    /// although that changes signs of zeros.
+    /// The accumulator that changes nothing, where no loop hides from compilers what it is: those that know it drop
+    /// what it is combined with, although that changes signs of zeros.
     fn exact_identity(&self, code: &mut Code<'_, '_>) -> Result<Word>;
 
     /// One accumulator of two.

@@ -21,7 +21,8 @@ impl Stream {
         self.wait_or_poll(serial, true).map(|_| ())
     }
 
-    /// The same for a thread that must not block: polls for a while only. Answers whether the submission is complete.
+    /// As [`Stream::wait_serial`] for a thread that must not block: polls for a while only. Answers whether the
+    /// submission is complete.
     pub(crate) fn poll_serial(&self, serial: u64) -> Result<bool> {
         self.wait_or_poll(serial, false)
     }

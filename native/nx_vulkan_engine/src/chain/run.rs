@@ -99,7 +99,7 @@ impl Run {
         recorded
     }
 
-    /// The same in parts that take so long.
+    /// The run in parts that take so long.
     pub fn in_parts_that_take(mut self, part: Duration) -> Run {
         self.pace.part = part;
         if part < PART {
@@ -233,7 +233,7 @@ impl Pace {
 
 #[cfg(test)]
 impl Run {
-    /// The same in parts of this size, as far as they are not measured.
+    /// The run in parts of this size, as far as they are not measured.
     pub(super) fn in_parts_of(mut self, size: u64) -> Run {
         self.pace = Pace::new(Parts { first: size, next: size, most: size });
         self

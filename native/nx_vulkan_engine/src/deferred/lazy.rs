@@ -48,7 +48,7 @@ impl Lazy {
         }
     }
 
-    /// The same without the detour over a node that is computed.
+    /// The tensor or the promise, without the detour over a node that is computed.
     pub(super) fn settled(self) -> Lazy {
         match &self.0 {
             Inner::Ready(_) => self,

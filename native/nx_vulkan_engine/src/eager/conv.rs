@@ -109,7 +109,7 @@ enum Loads {
     Four,
     /// Eight, in place on matrix units: numbers of 16 bits.
     Own,
-    /// The same of f32, whose elements are made numbers of 16 bits first, where they lie.
+    /// Eight, in place on matrix units: f32, whose elements are made numbers of 16 bits first, where they lie.
     Planes,
 }
 

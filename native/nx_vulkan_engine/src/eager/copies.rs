@@ -18,7 +18,7 @@ pub fn copy(engine: &Engine, from: &Tensor, to: &Tensor, compile: Compile) -> Re
     copy_seen(engine, (&from.buffer, &from.view), (&to.buffer, &to.view), compile)
 }
 
-/// The same between views of buffers.
+/// Copies between views of buffers that have the same shape. A different dtype is cast.
 pub(super) fn copy_seen(
     engine: &Engine,
     (from, from_view): (&Arc<Buffer>, &View),

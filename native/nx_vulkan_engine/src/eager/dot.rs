@@ -99,7 +99,7 @@ pub fn derived(
 }
 
 impl Then {
-    /// The same for the launch, with operands as the results lie there.
+    /// The epilogue of the launch, with operands as the results lie there.
     pub fn epilogue<'a>(&'a self, dtype: DType, inputs: &'a [Operand<'a>]) -> Epilogue<'a> {
         Epilogue { dtype, inputs, steps: &self.steps, result: self.result }
     }

@@ -20,7 +20,7 @@ pub fn run_program(engine: &Arc<Engine>, program: &Program, inputs: &[Tensor]) -
     run_instructions(engine, program, inputs, Compile::Allowed)
 }
 
-/// The same for inputs that are known to fit.
+/// Runs a program's ops one by one on inputs that are known to fit.
 pub(super) fn run_instructions(
     engine: &Arc<Engine>,
     program: &Program,

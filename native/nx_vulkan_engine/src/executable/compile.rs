@@ -71,8 +71,8 @@ impl Executable {
         Executable::compile_donating(engine, program, &[])
     }
 
-    /// The same where the inputs for which `donated` is true may become results, see [`Executable::run_donating`]. What
-    /// takes more memory than the device has beside the inputs is compiled as [`Executable::compile_within`] does.
+    /// Compiles a program whose inputs may become results where `donated` is true, see [`Executable::run_donating`].
+    /// What takes more memory than the device has beside the inputs is compiled as [`Executable::compile_within`] does.
     ///
     /// # Errors
     /// Those of [`Executable::compile`], and `OverBudget` where no way fits into the device.
@@ -119,8 +119,8 @@ impl Executable {
         Ok(best)
     }
 
-    /// The same, where a run may take so many bytes besides its inputs: as little as that needs is computed again, and
-    /// put in an order that takes less.
+    /// Compiles a program of which a run may take so many bytes besides its inputs: as little as that needs is computed
+    /// again, and put in an order that takes less.
     ///
     /// # Errors
     /// Those of [`Executable::compile`], and `OverBudget` where no way takes as little.
@@ -163,7 +163,7 @@ impl Executable {
         })
     }
 
-    /// The same, with memory of its own for each output, in row-major order from its beginning on: what
+    /// Compiles a program with memory of its own for each output, in row-major order from its beginning on: what
     /// [`Executable::run_side_by_side`] needs.
     pub(crate) fn compile_owning_outputs(engine: &Arc<Engine>, program: Program) -> Result<Executable> {
         let enough_bytes = enough_bytes(&program);

@@ -24,7 +24,7 @@ pub(super) struct Given<'a> {
 }
 
 impl Executable {
-    /// The same as [`Executable::run_while`], where the caller gives up the inputs that the program was compiled to
+    /// Runs as [`Executable::run_while`] does, where the caller gives up the inputs that the program was compiled to
     /// have donated. A result has the memory of one that nobody but the caller holds, and that is all of its memory.
     ///
     /// `spent` becomes true once that memory may hold something else: a run that fails before leaves all inputs as they

@@ -213,7 +213,8 @@ impl Executable {
         self.run_while(inputs, compile, &|| true)
     }
 
-    /// The same, for as long as `goes_on` is true: loops that the host drives ask it before each iteration.
+    /// Runs as [`Executable::run`] does for as long as `goes_on` is true: loops that the host drives ask it before each
+    /// iteration.
     ///
     /// # Errors
     /// Those of [`Executable::run`], and `Stopped` where a loop was left.

@@ -25,7 +25,7 @@ impl Executable {
         self.peak_bytes_without(&self.donations.iter().map(|donation| donation.own).collect())
     }
 
-    /// The same without some of the memory that a run binds, by its numbers.
+    /// The most bytes that a run takes from the pool without some of the memory that it binds, by its numbers.
     fn peak_bytes_without(&self, given: &HashSet<u32>) -> u64 {
         let together: HashSet<u32> = self.together.iter().flatten().copied().collect();
         let own = |at: usize| {

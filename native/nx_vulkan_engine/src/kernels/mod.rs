@@ -59,7 +59,7 @@ impl Default for Reach {
 }
 
 impl Reach {
-    /// The same for fewer bytes, so that tests need no gigabytes.
+    /// A reach of fewer bytes, so that tests need no gigabytes.
     pub fn of_bytes(bytes: u64) -> Reach {
         Reach { bytes: bytes.min(Reach::default().bytes) }
     }

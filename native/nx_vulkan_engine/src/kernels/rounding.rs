@@ -148,7 +148,7 @@ fn half_edges() -> Vec<u32> {
     halves.chain(others).flat_map(|bits| [bits, bits | 0x8000_0000]).collect()
 }
 
-/// The same bits, but of NaN those of the library's.
+/// The bits of an f32, but of NaN those of the library's.
 fn plain(bits: u32) -> u32 {
     if f32::from_bits(bits).is_nan() { 0x7fc0_0000 } else { bits }
 }

@@ -572,7 +572,7 @@ const FACTORS: std::ops::RangeInclusive<f32> = 1e-6..=1.0;
 /// The least finite number of f16. What is added to it, or is it, has no weight beside scores above [`LOW`].
 const LEAST_F16: f32 = -65504.0;
 
-/// The same of types with more exponents.
+/// What has no weight in scores of types with more exponents than f16.
 const LEAST: f32 = -1e30;
 
 /// Where the scores of a row are all below this, keys that are masked may have weights.

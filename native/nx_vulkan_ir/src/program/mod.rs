@@ -100,7 +100,7 @@ impl Program {
         self.append_at(self.results().count() as u32, other, inputs)
     }
 
-    /// The same where it is known how many results there are.
+    /// Appends another program's instructions where it is known how many results there are.
     pub(crate) fn append_at(&mut self, made: u32, other: &Program, inputs: &[Operand]) -> Vec<Operand> {
         let moved = |operand: &Operand| match *operand {
             Operand::Input(i) => inputs.get(i as usize).copied().unwrap_or(Operand::Input(u32::MAX)),

@@ -37,7 +37,7 @@ pub fn extreme(a: Value, b: Value, flip: bool) -> Option<Value> {
     }
 }
 
-/// The same of many, in whatever order: 0.0 is larger than -0.0.
+/// The larger of two values among many, or the smaller one if `flip`, in whatever order: 0.0 is larger than -0.0.
 pub fn extreme_of_all(a: Value, b: Value, flip: bool) -> Option<Value> {
     match (a, b) {
         (Value::Float(x), Value::Float(y)) if x == 0.0 && y == 0.0 => {

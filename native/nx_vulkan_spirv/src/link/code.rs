@@ -79,9 +79,9 @@ impl Code<'_, '_> {
         Ok((result?, rare))
     }
 
-    /// The same, and of functions that have an `f_near` what that gives, or `f_nearby`, with fewer steps and more
-    /// doubts, where these are shared out. The bool is false where none of these is in doubt, if there were any; where
-    /// hot twins hold is left to [`Code::rare`].
+    /// What [`Code::hot`] gives, and of functions that have an `f_near` what that gives, or `f_nearby`, with fewer
+    /// steps and more doubts, where these are shared out. The bool is false where none of these is in doubt, if there
+    /// were any; where hot twins hold is left to [`Code::rare`].
     pub fn hot_in_doubt<T>(&mut self, emit: impl FnOnce(&mut Self) -> Result<T>) -> Result<(T, Option<Word>)> {
         self.doubts = Some(vec![]);
         let result = self.hot(emit);

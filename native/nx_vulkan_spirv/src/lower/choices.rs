@@ -12,7 +12,7 @@ use crate::link::blocks;
 /// Selections with at most so many steps are computed on both sides: a step costs what a turn of a machine does.
 const SPECULATED: usize = 16;
 
-/// The same of branches one of whose ways has no steps, as functions leave out what is not finite.
+/// Steps of branches that are computed on both sides where one way has none, as functions leave out what is not finite.
 const GUARDED: usize = 64;
 
 /// Instructions of a way that is computed whether it is taken or not.

@@ -333,7 +333,7 @@ impl<'l> Lowering<'l> {
         id
     }
 
-    /// The same of ids.
+    /// Emits an instruction with a result, of ids.
     fn of_ids(&mut self, opcode: Op, ty: Word, operands: &[Word]) -> Word {
         self.op(opcode, ty, operands.iter().map(|&id| Operand::IdRef(id)).collect())
     }

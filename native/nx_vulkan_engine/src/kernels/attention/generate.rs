@@ -163,7 +163,7 @@ pub(super) fn in_batch(
     access::position(code, params, operand, 0, &coordinates).map(Some)
 }
 
-/// The same in blocks of eight elements of 16 bits.
+/// Where a batch of an operand begins, in blocks of eight elements of 16 bits.
 pub(super) fn block_of_batch(
     code: &mut Code<'_, '_>,
     params: &mut ParamLayout,

@@ -18,7 +18,7 @@ use super::loads::{grouped_position, load_four};
 pub enum Planes {
     /// The operand's own, of f16, as invocations of NVIDIA's units hold them.
     OwnF16,
-    /// The same of bf16.
+    /// The operand's own, of bf16, as invocations of NVIDIA's units hold them.
     OwnBf16,
     /// Three of bf16 for f32 in planes of their own, held likewise, where they lie as the operand's elements do.
     OwnThreeBf16,

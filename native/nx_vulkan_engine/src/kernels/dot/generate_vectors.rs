@@ -46,7 +46,7 @@ impl VectorTile {
         shapes.iter().map(move |&(lanes, teams)| VectorTile { count, lanes, teams, first, pair: false })
     }
 
-    /// The same for two matrices, if there is a template.
+    /// The tile that multiplies the vectors with two matrices, if there is a template.
     pub fn of_pair(self) -> Option<VectorTile> {
         (u64::from(self.count) <= VectorTile::MOST_OF_PAIR).then_some(VectorTile { pair: true, ..self })
     }

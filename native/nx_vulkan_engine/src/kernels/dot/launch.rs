@@ -19,7 +19,7 @@ use crate::{CType, DType, Engine, Error, Precision, Result, Tensor, Type};
 
 /// Products up to which sums of 32 bits are kept in f64, as in `Nx.BinaryBackend`: time that no device notices.
 const MAX_WIDE_PRODUCTS: u64 = 1 << 16;
-/// The same where doubles are lowered, which take tens of times as long.
+/// Products up to which sums are kept in f64 where that is lowered, and takes tens of times as long.
 const MAX_LOWERED_PRODUCTS: u64 = MAX_WIDE_PRODUCTS / 16;
 const MAX_WIDE_DEPTH: u64 = 512;
 
@@ -74,8 +74,8 @@ impl MergedAxes {
 /// Contracted elements up to which one invocation adds up a result.
 const MAX_NARROW_DEPTH: u64 = 1024;
 
-/// The same for a vector and a matrix that caches hold, wherever neighbours lie. Beyond, many invocations add up each
-/// result.
+/// Contracted elements up to which one invocation adds up a result of a vector and a matrix that caches hold, wherever
+/// neighbours lie. Beyond, many invocations add up each result.
 const MAX_SHORT_DEPTH: u64 = 64;
 
 /// An operand: batches of matrices with a free and a contracted axis, with strides in elements.
@@ -363,7 +363,7 @@ pub fn product_pair(engine: &Engine, p: &Product<'_>, beside: &Matrix, place: us
     }
 }
 
-/// The same by a tile for pairs.
+/// The product of vectors with two matrices by a tile for pairs.
 ///
 /// # Errors
 /// As of [`product_as`].
@@ -494,7 +494,7 @@ pub(super) enum Instead<'a> {
     Derived(&'a Derived),
 }
 
-/// The same of f32 on matrix units, which read one operand in place: the first one or, if it is `second`, the other
+/// The product of f32 on matrix units, which read one operand in place: the first one or, if it is `second`, the other
 /// one, whose memory is given the elements of the image only where units can't take them.
 ///
 /// # Errors
@@ -651,7 +651,7 @@ pub(super) fn launch_plain(
     launch_with(engine, p, spec, results, (&guard, &[], waits), compile)
 }
 
-/// The same with operands between factors and those of the epilogue, which may lie along axes of their own.
+/// Launches a product with operands between factors and those of the epilogue, which may lie along axes of their own.
 pub(super) fn launch_with(
     engine: &Engine,
     p: &Product<'_>,

@@ -131,7 +131,7 @@ pub fn product_of_derived(
     derived_as(engine, p, (derived, place), choice, compile)
 }
 
-/// The same in one way to launch it.
+/// The product of vectors with what is computed from others, in one way to launch it.
 ///
 /// # Errors
 /// As of [`product_as`].

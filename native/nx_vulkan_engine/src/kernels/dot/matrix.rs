@@ -112,7 +112,7 @@ impl Form {
         }
     }
 
-    /// The same of kernels that take 32 contracted elements of 16 rows at once.
+    /// How the product reads the operand in place by kernels that take 32 contracted elements of 16 rows at once.
     fn takes_own(self, m: &Matrix, side: u32, split: u64) -> Option<InPlace> {
         let is_ascending = [&m.batch, &m.free, &m.depth].iter().all(|g| g.strides.iter().all(|&stride| stride >= 0));
         let is_own = self.planes.own_type() == Some(m.tensor.view.dtype);

@@ -20,7 +20,7 @@ pub(crate) enum Way {
     Owned,
     /// Updates are sorted by their targets, by comparing each with all others.
     Compared,
-    /// The same, as sorts do.
+    /// Updates are sorted by their targets, as sorts do.
     Sorted,
 }
 

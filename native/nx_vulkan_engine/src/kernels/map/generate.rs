@@ -31,8 +31,8 @@ pub enum Form {
     Vectors,
     /// One element each where vectors would do: few elements take as long as the code of one invocation.
     Single,
-    /// The same with functions in one form, which gives all results: of fewer elements, a launch takes longer to fetch
-    /// the code of short forms than these save.
+    /// One element each, with functions in one form, which gives all results: of fewer elements, a launch takes longer
+    /// to fetch the code of short forms than these save.
     Exact,
     /// Vectors, which are accessed 8 bytes at a time.
     Pairs,

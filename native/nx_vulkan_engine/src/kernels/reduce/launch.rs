@@ -132,7 +132,7 @@ pub fn reduce(
     reduce_from(engine, Source::Memory(buffer), view, what, out, compile)
 }
 
-/// The same from elsewhere; no C128 that is made.
+/// Reduces what lies in memory or is made for it; no C128 that is made.
 pub fn reduce_from(
     engine: &Engine,
     source: Source<'_>,

@@ -620,7 +620,7 @@ impl<'s, 'c, 'a, 'l> Emission<'s, 'c, 'a, 'l> {
         self.spec.values.iter().any(by_step) || self.spec.outputs.iter().any(|&(from, _)| from == r)
     }
 
-    /// The same for elements of f32 without signs: added to a power of two beyond all of them, in four operations each
+    /// The sum of elements of f32 without signs: added to a power of two beyond all of them, in four operations each
     /// instead of eight.
     fn sum_without_signs(&mut self, spec: &Reducer, of: Ref, values: &Held) -> Result<Word> {
         let [_, most, _] = self.extremes(of, values)?;

@@ -94,7 +94,7 @@ fn groups(form: Form, [rows, columns, batches]: [u64; 3]) -> u64 {
     }
 }
 
-/// The same as two copies of halves of the longest axis. Where only one was made by tiles, it is made once more.
+/// Transposes by two copies of halves of the longest axis. Where only one was made by tiles, it is made once more.
 fn halves(engine: &Engine, space: &Space, from: &Operand<'_>, to: &Operand<'_>, compile: Compile) -> Result<bool> {
     let Some(axis) = (0..space.rank()).max_by_key(|&axis| space.sizes[axis]) else { return Ok(false) };
     let half = space.sizes[axis] / 2;
@@ -116,9 +116,9 @@ fn halves(engine: &Engine, space: &Space, from: &Operand<'_>, to: &Operand<'_>, 
     Ok(true)
 }
 
-/// The same from a source of other sizes, whose element 0 goes to the coordinates `begins` (negative where elements
-/// before them are left out), with zeros wherever it has no element. `to` has strides along `sizes`, `from` along
-/// `source`.
+/// Copies by tiles from a source of other sizes, whose element 0 goes to the coordinates `begins` (negative where
+/// elements before them are left out), with zeros wherever it has no element. `to` has strides along `sizes`, `from`
+/// along `source`.
 pub fn padded_copy(
     engine: &Engine,
     (source, from): (&[u64], &Operand<'_>),
@@ -290,7 +290,7 @@ mod tests {
         Some(got.chunks_exact(element_bytes).map(number).collect())
     }
 
-    /// The same by counting.
+    /// What a padded copy gives, by counting.
     fn expected(source: &[u64], sizes: &[u64], begins: &[i64], memory: &[usize], dtype: DType) -> Vec<u64> {
         let ordered: Dims = memory.iter().map(|&axis| sizes[axis]).collect();
         let (to, from) = (contiguous_strides(&ordered), contiguous_strides(source));

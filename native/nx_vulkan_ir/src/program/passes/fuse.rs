@@ -52,7 +52,7 @@ pub fn run(program: &Program, target: &Target) -> Result<Program> {
     Fusion::new(program, target, false).run()
 }
 
-/// The same where kernels that reduce do so once, and nothing else behind it.
+/// Fuses so that kernels which reduce do so once, and nothing else behind it.
 pub fn apart(program: &Program, target: &Target) -> Result<Program> {
     Fusion::new(program, target, true).run()
 }

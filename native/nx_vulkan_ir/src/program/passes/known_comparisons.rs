@@ -69,7 +69,7 @@ fn range_from(new: &Rewriter, operand: Operand) -> Result<Option<Range>> {
     range(new, operand, &mut left)
 }
 
-/// The same, of what so many ops tell.
+/// The range of an operand, of which so many ops may still tell.
 fn range(new: &Rewriter, operand: Operand, left: &mut usize) -> Result<Option<Range>> {
     let dtype = new.ty(operand)?.dtype;
     let found = match (new.maker(operand), left.checked_sub(1)) {

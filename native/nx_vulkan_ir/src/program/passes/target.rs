@@ -21,10 +21,10 @@ pub struct Target {
     pub iteration_work: u64,
     /// Work of one dispatch that has loops of which nobody knows how often they run, at most.
     pub max_work: u64,
-    /// Bytes and operations of an iteration that costs no more in vain than launches that read whether they have to
+    /// Bytes of an iteration that costs no more in vain than launches that read whether they have to
     /// run: as long as its kernels take to start, some 20 us on an H200.
     pub short_bytes: u64,
-    /// The same in operations on numbers.
+    /// Operations on numbers of such an iteration.
     pub short_flops: u64,
     /// Whether large products of f32 run on matrix units.
     pub matrix_units: bool,

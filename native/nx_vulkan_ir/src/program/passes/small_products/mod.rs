@@ -94,7 +94,7 @@ impl<'a> Reader<'a> {
         self.contracted_up_to(instruction, target.short_flops)
     }
 
-    /// The same of a product of so many operations at most.
+    /// The contracted axis of each operand of a product of two matrices of floats of so many operations at most.
     fn contracted_up_to(&self, instruction: &Instruction, most_flops: u64) -> Option<[usize; 2]> {
         let Op::Dot { contract_a, batch_a, contract_b, .. } = &instruction.op else { return None };
         let (&[a, b], [out]) = (&instruction.operands[..], instruction.outs.as_slice()) else { return None };
