@@ -15,12 +15,6 @@ use crate::kernels::Compile;
 use crate::program::Program;
 use crate::{DType, Engine, Error, Executable, GoesOn, Result, Tensor, Type, View, eager};
 
-/// Commands of the first part on a GPU, which then works while the next is recorded: a command takes the host 1 us, and
-/// a submission 7.
-const FIRST_COMMANDS: u64 = 1 << 11;
-/// Commands of later ones.
-const NEXT_COMMANDS: u64 = 1 << 13;
-
 /// Bytes of argument tables of a part.
 const MAX_TABLE_BYTES: u64 = 16 << 20;
 
@@ -75,8 +69,15 @@ struct Group {
     next: u64,
 }
 
-/// How many chains lie side by side, and how many runs of their steps are a part.
-fn layout(cost: &Cost, memory_bytes: u64, lane_bytes: u64, begins_early: bool, chains: u64) -> (u64, Parts) {
+/// How many chains lie side by side, and how many runs of their steps are a part. `begins_early`: commands of the first
+/// part and of later ones.
+fn layout(
+    cost: &Cost,
+    memory_bytes: u64,
+    lane_bytes: u64,
+    begins_early: Option<[u64; 2]>,
+    chains: u64,
+) -> (u64, Parts) {
     let within = |commands: u64, ns: u64| {
         let limits = [(commands, cost.commands), (MAX_HELD_NS, ns), (MAX_TABLE_BYTES, cost.table_bytes)];
         limits.map(|(limit, each)| limit / each.max(1)).into_iter().min().unwrap_or(1).max(1)
@@ -86,10 +87,10 @@ fn layout(cost: &Cost, memory_bytes: u64, lane_bytes: u64, begins_early: bool, c
     let ns = cost.ns.saturating_add(cost.barriers_ns / lanes);
     let all = within(MAX_HELD_COMMANDS, ns);
     let parts = match begins_early {
-        false => Parts { first: all, next: later(all), most: all },
-        true => {
-            let next = within(NEXT_COMMANDS, ns);
-            Parts { first: within(FIRST_COMMANDS, ns), next, most: next }
+        None => Parts { first: all, next: later(all), most: all },
+        Some([first, next]) => {
+            let next = within(next, ns);
+            Parts { first: within(first, ns), next, most: next }
         }
     };
     (lanes, parts)
@@ -401,11 +402,12 @@ mod tests {
     use super::*;
 
     const GIB: u64 = 1 << 30;
+    const EARLY: Option<[u64; 2]> = Some([1 << 11, 1 << 13]);
     const COST: Cost = Cost { commands: 32, ns: 1000, barriers_ns: 16_000, table_bytes: 0, arena_bytes: 1000 };
 
     #[test]
     fn no_more_chains_lie_side_by_side_than_a_submission_takes() {
-        for begins_early in [false, true] {
+        for begins_early in [None, EARLY] {
             let lanes = |cost: Cost, lane_bytes: u64| layout(&cost, 16 * GIB, lane_bytes, begins_early, 5000).0;
             assert_eq!(lanes(COST, 1000), 1024);
             assert_eq!(lanes(Cost { commands: 320, ..COST }, 1000), 102);
@@ -429,12 +431,12 @@ mod tests {
     #[test]
     fn gpus_begin_early() {
         let parts = |begins_early, cost| layout(&cost, 16 * GIB, 1000, begins_early, 16).1;
-        assert_eq!(parts(false, COST), Parts { first: 1024, next: 256, most: 1024 });
-        assert_eq!(parts(true, COST), Parts { first: 64, next: 256, most: 256 });
+        assert_eq!(parts(None, COST), Parts { first: 1024, next: 256, most: 1024 });
+        assert_eq!(parts(EARLY, COST), Parts { first: 64, next: 256, most: 256 });
         // Chains that lie side by side wait together.
         let slow = Cost { ns: MAX_HELD_NS / 200, barriers_ns: 16 * MAX_HELD_NS / 200, ..COST };
-        assert_eq!(parts(true, slow), Parts { first: 64, next: 100, most: 100 });
+        assert_eq!(parts(EARLY, slow), Parts { first: 64, next: 100, most: 100 });
         let slower = Cost { ns: MAX_HELD_NS, ..COST };
-        assert_eq!(parts(false, slower), Parts { first: 1, next: 1, most: 1 });
+        assert_eq!(parts(None, slower), Parts { first: 1, next: 1, most: 1 });
     }
 }

@@ -20,6 +20,7 @@ use super::run::{PART, Parts, Place, Run, later};
 use crate::kernels::workgroup::Repeat;
 use crate::kernels::{Compile, Kernel, workgroup};
 use crate::program::Program;
+use crate::tuning::Chains;
 use crate::{DType, Engine, Result, Tensor, Type, View, eager};
 
 /// Work that a step takes beside that of its elements: some barriers, 2.5 us of a GPU and 20 of a CPU device.
@@ -27,10 +28,6 @@ const STEP_WORK: u64 = 13 * PHASE_WORK;
 
 /// Time of the first part of the first run that pauses, as it is estimated: the second one is known better.
 const FIRST_NS: u64 = MAX_HELD_NS / 16;
-
-/// Steps, or iterations, that a dispatch should take chains further, or else it takes fewer chains: lavapipe takes 0.3
-/// ms to begin a workgroup of 32 invocations, as long as 20 leapfrog steps of 10 parameters.
-const FAR: u64 = 32;
 
 /// The share of its last measure by which a turn may seem slower with each part.
 const SLOWER: u64 = 8;
@@ -51,6 +48,8 @@ pub(super) struct Grouped {
     work: u64,
     /// Chains that the device runs side by side.
     side_by_side: u64,
+    /// Steps that a dispatch should take chains further, or else it takes fewer chains.
+    least_steps: u64,
     /// What a turn takes, as far as parts have shown it, or 0.
     turn_ns: AtomicU64,
 }
@@ -97,7 +96,7 @@ impl Group {
         self.chains.end - self.chains.start
     }
 
-    /// The same of some of its chains, which are counted from its first one.
+    /// A group of some of its chains, which are counted from its first one.
     fn part(&self, chains: Range<u64>, active: u64) -> Group {
         let left = self.left.as_ref().map(|left| Left {
             scratch: rows(&left.scratch, chains.clone()),
@@ -122,8 +121,10 @@ impl Grouped {
         let kernel = engine.kernel(&spec, Compile::Allowed)?;
         // Of a CPU device's workgroups each takes a core.
         let cores = || std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
-        let side_by_side = engine.model().chains.side_by_side.unwrap_or_else(cores);
-        Ok(Grouped { kernel, ports, stepping, outputs, pauses, work, side_by_side, turn_ns: AtomicU64::new(0) })
+        let Chains { side_by_side, least_steps, .. } = engine.model().chains;
+        let side_by_side = side_by_side.unwrap_or_else(cores);
+        let turn_ns = AtomicU64::new(0);
+        Ok(Grouped { kernel, ports, stepping, outputs, pauses, work, side_by_side, least_steps, turn_ns })
     }
 
     pub fn outputs(&self) -> &[Type] {
@@ -161,7 +162,7 @@ impl Grouped {
     /// The next chains, as many as go on far enough in `size` turns, of `all` steps. Others wait.
     fn take(&self, groups: &mut Groups, size: u64, all: u64) -> Option<Group> {
         let mut group = groups.waiting.pop()?;
-        let way = if self.pauses { FAR } else { FAR.min(all - group.next) };
+        let way = if self.pauses { self.least_steps } else { self.least_steps.min(all - group.next) };
         let is_long = |group: &Group| match self.turns(group.active) {
             1 => false,
             turns => turns.saturating_mul(way) > size,

@@ -19,6 +19,7 @@ use super::{Advance, Executable, GoesOn, Step, Work};
 use crate::eager::{self, Compile, is_true, read_number};
 use crate::program::counted::{End, Trips};
 use crate::program::{self, Branches, Loop, Op, Operand, Program};
+use crate::tuning::Loops;
 use crate::{DType, Engine, Error, Result, Tensor, Type, View};
 
 /// Instructions that a loop may be captured as.
@@ -37,18 +38,13 @@ const MAX_AHEAD: u64 = 16;
 /// Looks at conditions that may be under way at once.
 pub(super) const LOOKS: u64 = MAX_AHEAD + MAX_BLOCK;
 
-/// What may be under way when the host looks, in time: it finds out and records the next iterations meanwhile.
-const MOST_AHEAD: Duration = Duration::from_millis(2);
-
-/// What iterations may take that turn out to be in vain: a 20th of the loop so far, at most 2 ms; less than a few looks
-/// cost is not worth one.
-const MAX_VAIN: Duration = Duration::from_millis(2);
-const MIN_VAIN: Duration = Duration::from_micros(750);
+/// The part of a loop so far that iterations may take which turn out to be in vain.
 const VAIN_PART: u32 = 20;
 
 /// How long iterations take, from the first look on: before it, drivers compile.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Pace {
+    limits: Loops,
     /// What one takes at most that is in vain, where that is known.
     vain: Option<Duration>,
     first_look: Option<Instant>,
@@ -58,6 +54,10 @@ struct Pace {
 }
 
 impl Pace {
+    fn new(limits: Loops, vain: Option<Duration>) -> Pace {
+        Pace { limits, vain, first_look: None, iterations: 0, taken: Duration::ZERO }
+    }
+
     /// Notes that a look found so many iterations done.
     fn note(&mut self, iterations: u64) {
         match self.first_look {
@@ -72,14 +72,14 @@ impl Pace {
     /// Iterations that may be in vain: none where nobody knows how long one takes.
     fn spare(&self) -> u64 {
         let Some(each) = self.each() else { return 0 };
-        let vain = (self.taken / VAIN_PART).clamp(MIN_VAIN, MAX_VAIN);
+        let vain = (self.taken / VAIN_PART).clamp(self.limits.least_vain, self.limits.most_vain);
         let spare = vain.as_nanos() / self.vain.map_or(each, |vain| vain.min(each)).as_nanos().max(1);
         spare.min(LOOKS.into()) as u64
     }
 
     /// Iterations that may be under way: one, which may be about to end, and as many as take the host's time.
     fn ahead(&self) -> u64 {
-        let behind = |each: Duration| MOST_AHEAD.as_nanos().div_ceil(each.as_nanos().max(1)).min(LOOKS.into());
+        let behind = |each: Duration| self.limits.ahead.as_nanos().div_ceil(each.as_nanos().max(1)).min(LOOKS.into());
         self.each().map_or(0, |each| 1 + behind(each) as u64)
     }
 
@@ -472,7 +472,7 @@ impl Looped<'_> {
         }
         let (mut known, mut under_way) = (1, 0);
         let mut looks: VecDeque<(Tensor, u64)> = VecDeque::new();
-        let mut pace = Pace { vain, ..Pace::default() };
+        let mut pace = Pace::new(self.engine.model().loops, vain);
         loop {
             let spare = pace.spare();
             let ahead = ahead.min(known / 2).min((2 * spare).div_ceil(3)).min(pace.ahead());
@@ -519,11 +519,12 @@ mod tests {
 
     #[test]
     fn the_device_has_work_while_the_host_finds_out() {
-        let ahead =
-            |ms: f64| Pace { iterations: 10, taken: Duration::from_secs_f64(ms / 100.0), ..Pace::default() }.ahead();
+        let two = Duration::from_millis(2);
+        let new = || Pace::new(Loops { ahead: two, most_vain: two, least_vain: two }, None);
+        let ahead = |ms: f64| Pace { iterations: 10, taken: Duration::from_secs_f64(ms / 100.0), ..new() }.ahead();
         // Of iterations that take longer than the host, one more than that at which the device is.
         assert_eq!([0.5, 1.0, 1.9, 2.1, 50.0].map(ahead), [5, 3, 3, 2, 2]);
-        assert_eq!(Pace::default().ahead(), 0);
+        assert_eq!(new().ahead(), 0);
         assert_eq!(ahead(1e-6), 1 + LOOKS);
     }
 

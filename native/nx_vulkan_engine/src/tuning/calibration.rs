@@ -129,7 +129,7 @@ fn by_tiles(model: &DeviceModel, dtype: DType, side: u64) -> Option<f64> {
     }
 }
 
-/// The same of f16 on matrix units.
+/// Cycles of a square product of f16 by the model, where matrix units take it.
 fn by_units(model: &DeviceModel, side: u64) -> Option<f64> {
     let own = [model.class.is_nvidia(); 2];
     let found = matrix_candidates(model, &Outline { own, ..square(DType::F16, side) }, CType::F32);

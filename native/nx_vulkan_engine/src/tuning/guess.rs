@@ -1,5 +1,7 @@
 //! Numbers of devices that nothing was measured on, by their class.
 
+use std::time::Duration;
+
 use nx_vulkan_device::work::Rates;
 use nx_vulkan_device::{Caps, DeviceKind};
 use nx_vulkan_ir::program::epilogue::MATRIX_MAX_BYTES;
@@ -7,8 +9,8 @@ use nx_vulkan_ir::program::passes::{Joins, Recompute};
 use nx_vulkan_ir::program::rows::RowLimits;
 
 use super::{
-    Chains, Class, Columns, DeviceModel, Efficiency, Fill, Maps, Panels, Products, Programs, Reductions, Rows, Short,
-    Units, Updates,
+    Attention, Chains, Class, Columns, DeviceModel, Efficiency, Fill, Lanes, Loops, Maps, Panels, Products, Programs,
+    Reductions, Rows, Short, Units, Updates,
 };
 use crate::kernels::dot::{LANES, VectorTile};
 use crate::kernels::reduce::ReduceSpec;
@@ -144,6 +146,9 @@ fn gpu(caps: &Caps, class: Class) -> DeviceModel {
         least_work: 0,
         most_groups: processor.splits * processors,
         square_groups: 2 * processors,
+        least_split_depth: LEAST_SPLIT_DEPTH,
+        least_vector_rows: Some(32),
+        resident: RESIDENT,
         operand_bytes: operand_bytes(caps),
     };
     DeviceModel {
@@ -151,6 +156,8 @@ fn gpu(caps: &Caps, class: Class) -> DeviceModel {
         class,
         processors,
         products,
+        lanes: LANE_TILES,
+        attention: ATTENTION,
         fill: Fill {
             transform_groups: 2 * processors,
             // Of 2^16 elements an H100 takes 6.7 us instead of 9.7, and a kernel takes 0.1 s to compile.
@@ -179,6 +186,8 @@ fn gpu(caps: &Caps, class: Class) -> DeviceModel {
             few_invocations: 256,
             // By Mesa's compiler for RDNA, layer norm of f64 takes up to 1.8 times the cycles otherwise.
             few_of_f64: processor.f64_share < SLOW_F64,
+            most_of_f64: MOST_OF_F64,
+            loads: LOADS,
         },
         maps: Maps {
             most_single: power_below(2 * held * processors),
@@ -201,8 +210,11 @@ fn gpu(caps: &Caps, class: Class) -> DeviceModel {
             // On an H200 a workgroup does a seventh of it, a logistic regression of 500 x 21, in 12 us, and the
             // dispatches of a step take 70 to 95 us.
             most_work: 2_400_000,
-            begins_early: true,
+            // A command takes the host 1 us, and a submission 7.
+            begins_early: Some([1 << 11, 1 << 13]),
+            least_steps: LEAST_STEPS,
         },
+        loops: LOOPS,
         // Some 4 us of an H200's memory, and 8 of its arithmetic.
         short: Short { groups: 8 * processors, bytes: share(16 << 20), flops: share(1 << 28) },
         programs: Programs { joins: joins(processors, &products), ..programs(caps.kind, caps.max_invocations) },
@@ -251,8 +263,13 @@ fn cpu(caps: &Caps) -> DeviceModel {
             least_work: 1 << 20,
             most_groups: 528,
             square_groups: 4,
+            least_split_depth: LEAST_SPLIT_DEPTH,
+            least_vector_rows: None,
+            resident: RESIDENT,
             operand_bytes: MATRIX_MAX_BYTES,
         },
+        lanes: LANE_TILES,
+        attention: ATTENTION,
         fill: Fill {
             transform_groups: 264,
             // Compiling takes as long as some hundred thousand elements.
@@ -270,6 +287,8 @@ fn cpu(caps: &Caps) -> DeviceModel {
             most_invocations_of_halves: 512,
             few_invocations: 256,
             few_of_f64: false,
+            most_of_f64: MOST_OF_F64,
+            loads: LOADS,
         },
         maps: Maps {
             most_single: 0,
@@ -287,12 +306,39 @@ fn cpu(caps: &Caps) -> DeviceModel {
         // lavapipe takes 13 cycles for a comparison, and reads all that one of its lanes waits for.
         updates: Updates { most_owned: 1 << 10, widest_run: 63, most_compared: 0 },
         // The host that records shares the cores.
-        chains: Chains { side_by_side: None, most_work: 2_400_000, begins_early: false },
+        chains: Chains { side_by_side: None, most_work: 2_400_000, begins_early: None, least_steps: LEAST_STEPS },
+        loops: LOOPS,
         short: Short { groups: 1056, bytes: 16 << 20, flops: 1 << 28 },
         programs: programs(caps.kind, caps.max_invocations),
         rates: rates(caps.kind, memory_bytes(caps)),
     }
 }
+
+/// The same for all classes: splits of square tiles and of tiles for lanes make digits.
+const LEAST_SPLIT_DEPTH: u64 = 512;
+
+/// NVIDIA's processors have registers for four workgroups of products on matrix units, and for two of attention.
+const RESIDENT: u64 = 4;
+const ATTENTION: Attention = Attention { groups: 2, least_rows: 16, least_keys: 32, most_whole_keys: 128 };
+
+/// Of lavapipe, whose compiler takes as long as a tile is large.
+const LANE_TILES: Lanes = Lanes { least_work: [(32, 1 << 23), (16, 1 << 18)], busy_groups: 8, least_results: 128 };
+
+/// Half of the registers of an AMD GPU.
+const MOST_OF_F64: u64 = 64;
+
+/// Of GPUs and of lavapipe alike.
+const LOADS: u64 = 4;
+
+/// lavapipe takes 0.3 ms to begin a workgroup of 32 invocations, as long as 20 leapfrog steps of 10 parameters.
+const LEAST_STEPS: u64 = 32;
+
+/// Looks need a submission each, which costs a GPU 7 us.
+const LOOPS: Loops = Loops {
+    ahead: Duration::from_millis(2),
+    most_vain: Duration::from_millis(2),
+    least_vain: Duration::from_micros(750),
+};
 
 /// Elements of a row that one invocation holds at most, on GPUs and on a CPU device, whose driver compiles each of them
 /// slowly.

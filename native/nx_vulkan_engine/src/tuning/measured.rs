@@ -16,9 +16,9 @@ pub struct Calibration {
     pub wait_ns: f64,
     /// Multiplications per second of a square product of f32.
     pub f32_products_per_second: f64,
-    /// The same of f64, where the device has it.
+    /// Multiplications per second of a square product of f64, where the device has it.
     pub f64_products_per_second: Option<f64>,
-    /// The same of f16 on matrix units, where kernels for them run.
+    /// Multiplications per second of a square product of f16 on matrix units, where kernels for them run.
     pub unit_products_per_second: Option<f64>,
 }
 
@@ -35,7 +35,7 @@ impl Calibration {
             && products.iter().flatten().all(|&rate| within(rate, 1e6, 1e17))
     }
 
-    /// The same with four digits of each number, more than any of them has.
+    /// The calibration with four digits of each number, more than any of them has.
     pub(super) fn rounded(self) -> Calibration {
         let round = |x: f64| format!("{x:.3e}").parse().unwrap_or(x);
         Calibration {

@@ -20,6 +20,8 @@ mod sources_tests;
 mod stored;
 pub mod target;
 
+use std::time::Duration;
+
 use nx_vulkan_device::Caps;
 use nx_vulkan_device::work::Rates;
 use nx_vulkan_ir::DType;
@@ -42,6 +44,10 @@ pub struct DeviceModel {
     pub processors: u64,
     /// How long products take.
     pub products: Products,
+    /// How products by the lanes of CPU devices are shared out.
+    pub lanes: Lanes,
+    /// How attention in one kernel is shared out.
+    pub attention: Attention,
     /// How many workgroups and invocations keep the device busy.
     pub fill: Fill,
     /// How reductions are laid out.
@@ -56,6 +62,8 @@ pub struct DeviceModel {
     pub updates: Updates,
     /// How chains of a log-density are spread.
     pub chains: Chains,
+    /// How far loops that the host looks at run ahead of it.
+    pub loops: Loops,
     /// What commands side by side are short with.
     pub short: Short,
     /// What passes over programs are told.
@@ -97,6 +105,12 @@ pub struct Products {
     pub most_groups: u64,
     /// Workgroups of square tiles that fill the device.
     pub square_groups: u64,
+    /// Contracted elements that pay for another dispatch of square tiles, or of tiles for lanes.
+    pub least_split_depth: u64,
+    /// Rows of a matrix from which it is worth the kernels that multiply it with few vectors; none where it never is.
+    pub least_vector_rows: Option<u64>,
+    /// Workgroups of 128 invocations for matrix units that a processor holds, as far as registers allow.
+    pub resident: u64,
     /// Most bytes that both operands of matrix units take as numbers of 16 bits.
     pub operand_bytes: u64,
 }
@@ -129,7 +143,7 @@ pub struct Efficiency {
 pub struct Units {
     /// f32 as three bf16 numbers.
     pub three_bf16: f64,
-    /// The same in place.
+    /// f32 as three bf16 numbers that are made in place.
     pub own_three_bf16: f64,
     /// f32 as two f16 numbers, in tiles of 128 and of 64.
     pub two_f16: [f64; 2],
@@ -137,6 +151,30 @@ pub struct Units {
     pub one_f16: [f64; 2],
     /// f16 and bf16 that go from memory to the units, in tiles of 128 columns and of 64.
     pub own: [f64; 2],
+}
+
+/// How products by the lanes of CPU devices are shared out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lanes {
+    /// Multiplications from which a tile of so many rows is worth its compilation, which takes as long as it is large.
+    pub least_work: [(u32, u64); 2],
+    /// Workgroups that keep the cores busy where tiles are that large.
+    pub busy_groups: u64,
+    /// Results that one core is to compute before the contracted axis is split.
+    pub least_results: u64,
+}
+
+/// How attention in one kernel is shared out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Attention {
+    /// Workgroups that a processor runs at once.
+    pub groups: u64,
+    /// Queries of a batch from which on it pays: fewer fill no matrix.
+    pub least_rows: u64,
+    /// Keys from which on kernels for few queries pay: fewer leave invocations without work.
+    pub least_keys: u64,
+    /// Keys up to which shares of few queries don't make up for another launch.
+    pub most_whole_keys: u64,
 }
 
 /// Workgroups and invocations that keep a device busy.
@@ -199,6 +237,10 @@ pub struct Rows {
     /// Whether a quarter of that many hold four times as much where elements are of f64 and take few steps: where f64
     /// is slow, what invocations do once takes longer than their loads.
     pub few_of_f64: bool,
+    /// Elements of f64 that these hold at most.
+    pub most_of_f64: u64,
+    /// Loads that an invocation should have in flight before more of them share a row.
+    pub loads: u64,
 }
 
 /// When elementwise kernels take which form.
@@ -248,8 +290,22 @@ pub struct Chains {
     pub side_by_side: Option<u64>,
     /// Work, about the instructions of all invocations, from which on a step is given to the whole device.
     pub most_work: u64,
-    /// Whether the first parts are short, so that the device works while the next are recorded.
-    pub begins_early: bool,
+    /// Commands of the first part and of later ones, where these are short, so that the device works while the next are
+    /// recorded.
+    pub begins_early: Option<[u64; 2]>,
+    /// Steps, or iterations, that a dispatch should take chains further, or else it takes fewer chains.
+    pub least_steps: u64,
+}
+
+/// How far loops that the host looks at run ahead of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Loops {
+    /// What may be under way when the host looks: it finds out and records the next iterations meanwhile.
+    pub ahead: Duration,
+    /// What iterations may take at most that turn out to be in vain.
+    pub most_vain: Duration,
+    /// What they may take in any loop: less than a few looks cost is not worth one.
+    pub least_vain: Duration,
 }
 
 /// What commands side by side do at most where all of it runs at once and is done in microseconds.

@@ -17,15 +17,6 @@ use nx_vulkan_spirv::params::ParamLayout;
 /// Neighbours of 16 bits that are loaded at once.
 pub(super) const EIGHT: u64 = 8;
 
-/// Workgroups that a processor runs at once: NVIDIA's have registers for no more.
-pub(super) const FULL: u64 = 2;
-
-/// Queries of a batch from which on attention in one kernel pays: fewer fill no matrix.
-const MIN_ROWS: u64 = 16;
-
-/// Keys from which on kernels for few queries pay: fewer leave invocations without work.
-const MIN_KEYS: u64 = 32;
-
 /// Batches of rows of elements that are contiguous.
 #[derive(Debug)]
 pub struct Rows {
@@ -56,13 +47,14 @@ pub fn heads(engine: &Engine) -> Heads {
         && caps.max_shared_memory_bytes >= AttentionTile::shared_bytes();
     let f16 = has_units && !engine.has_exact_attention();
     let has_few = engine.model().programs.attends_few && fits(engine) && !engine.has_exact_attention();
-    let few = FewQueries { max_rows: QueryTile::MAX_ROWS, max_depth: QueryTile::MAX_DEPTH, min_keys: MIN_KEYS };
+    let tuned = &engine.model().attention;
+    let few = FewQueries { max_rows: QueryTile::MAX_ROWS, max_depth: QueryTile::MAX_DEPTH, min_keys: tuned.least_keys };
     Heads {
         f16,
         bf16: f16 && caps.bfloat16_matrix,
         max_depth: AttentionTile::most(),
         together: EIGHT,
-        min_rows: MIN_ROWS,
+        min_rows: tuned.least_rows,
         few: if has_few { few } else { FewQueries::default() },
     }
 }
@@ -132,7 +124,7 @@ impl Attention<'_> {
         Some(all)
     }
 
-    /// The same as places.
+    /// Queries, keys, values, what steps read and results as places of a launch.
     pub(super) fn places<'p>(&'p self, strides: &'p [Strides]) -> SmallVec<[Place<'p>; 8]> {
         places(self.factors.iter().map(|f| &f.tensor).chain(self.inputs).chain([self.out]), strides)
     }
@@ -256,7 +248,8 @@ fn tiles(engine: &Engine, a: &Attention<'_>, compile: Compile) -> Result<bool> {
     let Placed { sizes, strides, batch_rank } = Placed::of(a.batches, [rows, keys, depth, width], &lying);
     let count: u64 = a.batches.iter().product();
     // Where rows alone leave processors without work.
-    let is_small = count * rows.div_ceil(AttentionTile::rows(false)) < FULL * engine.model().processors;
+    let model = engine.model();
+    let is_small = count * rows.div_ceil(AttentionTile::rows(false)) < model.attention.groups * model.processors;
     let shares_keys = is_small && keys >= AttentionTile::SUBGROUPS * AttentionTile::KEYS;
     let spec = AttentionSpec {
         dtype,

@@ -4,20 +4,17 @@ use nx_vulkan_ir::shape::{Dims, Space, Strides};
 use smallvec::SmallVec;
 
 use super::AttentionKernel;
-use super::launch::{Attention, FULL, Rows, has_wide_push, reads, scores};
+use super::launch::{Attention, Rows, has_wide_push, reads, scores};
 use super::query::{MergeSpec, PART_NUMBERS, QuerySpec, QueryTile, UNIT_BYTES};
 use crate::kernels::{Arguments, Compile, Place, launch};
-use crate::{DType, Engine, Result};
+use crate::{DType, Engine, Result, tuning};
 
 /// Keys that workgroups read at once, about: shares are multiples of it.
 const STEP: u64 = 32;
 
-/// Keys up to which shares don't make up for another launch.
-const FEW_KEYS: u64 = 4 * STEP;
-
 /// Keys of a share on a device of so many processors, where so many workgroups have all of them each.
-fn keys_of_share(processors: u64, tile: QueryTile, groups: u64, keys: u64) -> u64 {
-    let shares = if keys > FEW_KEYS { FULL * processors / groups.max(1) } else { 1 };
+fn keys_of_share(tuned: &tuning::Attention, processors: u64, tile: QueryTile, groups: u64, keys: u64) -> u64 {
+    let shares = if keys > tuned.most_whole_keys { tuned.groups * processors / groups.max(1) } else { 1 };
     keys.div_ceil(shares.max(1)).next_multiple_of(STEP).min(tile.most_keys())
 }
 
@@ -47,7 +44,8 @@ pub(super) fn few_queries(engine: &Engine, a: &Attention<'_>, compile: Compile) 
 
     let tile = QueryTile::of(queries);
     let groups = count * queries.div_ceil(tile.count.into());
-    let length = keys_of_share(engine.model().processors, tile, groups, keys);
+    let model = engine.model();
+    let length = keys_of_share(&model.attention, model.processors, tile, groups, keys);
     let shares = keys.div_ceil(length);
     let part_elements = count * queries * shares * (width + PART_NUMBERS);
     if part_elements > engine.reach().near(DType::F32.size_bytes()) {
@@ -108,8 +106,9 @@ mod tests {
 
     #[test]
     fn shares_fill_a_device_and_fit_in_workgroups() {
+        let tuned = tuning::Attention { groups: 2, least_rows: 16, least_keys: 32, most_whole_keys: 128 };
         let shares = |processors, queries, groups, keys: u64| {
-            let length = keys_of_share(processors, QueryTile::of(queries), groups, keys);
+            let length = keys_of_share(&tuned, processors, QueryTile::of(queries), groups, keys);
             assert!(length.is_multiple_of(STEP) && length <= QueryTile::of(queries).most_keys());
             keys.div_ceil(length)
         };

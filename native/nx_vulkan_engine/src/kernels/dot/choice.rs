@@ -5,7 +5,7 @@ use super::matrix::{Form, MAX_PLACED_DEPTH};
 use super::{LANES, LaneTile, MatrixTile, Planes, Tile, Tiling, VectorTile, parts_of};
 use crate::CType;
 use crate::kernels::has_lanes;
-use crate::tuning::{Class, DeviceModel, Products, Units};
+use crate::tuning::{DeviceModel, Products, Units};
 
 /// Splits that are tried, beyond what accuracy asks for: many only where few results are sums of many products.
 const SPLITS: [u64; 14] = [1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64];
@@ -121,7 +121,8 @@ pub fn matrix_candidates(model: &DeviceModel, p: &Outline, sum: CType) -> Vec<(M
     candidates_of(model, p, sum, form, elements)
 }
 
-/// The same of tiles that read f32 operands in place, of which memory holds so many elements.
+/// Tiles on matrix units that read f32 operands in place, of which memory holds so many elements, with their splits and
+/// cycles as [`matrix_candidates`] has them.
 fn in_place_candidates(model: &DeviceModel, p: &Outline, sum: CType, elements: u64) -> Vec<(MatrixTile, u64, f64)> {
     let Some(form) = Form::in_place(model, p, sum) else { return vec![] };
     let mut found = candidates_of(model, p, sum, form, elements);
@@ -176,7 +177,7 @@ fn candidates_of(
         let tiles = (rows.div_ceil(m) * columns.div_ceil(n)).max(rows.div_ceil(n) * columns.div_ceil(m)) * batches;
         let most = (depth / (4 * tile.block())).max(1);
         let few = SPLITS.into_iter().filter(|&splits| splits == 1 || splits * tiles <= model.products.most_groups);
-        let held = resident_of(&tile);
+        let held = resident_of(products, &tile);
         // A workgroup more than processors hold at once begins when others are done: one or two rounds of them.
         let filling = (1..=2 * held).map(|each| each * model.processors / tiles.max(1));
         let tried = few.chain(filling).filter(|splits| (1..=most).contains(splits));
@@ -185,7 +186,7 @@ fn candidates_of(
             let steps = depth.div_ceil(splits).div_ceil(tile.block()) as f64;
             let busy = (m * n * tile.block()) as f64 / products_per_cycle(&products.units, &tile, p);
             // What is fetched right into registers is waited for where few workgroups stand in for each other.
-            let resident = each.min(RESIDENT) as f64;
+            let resident = each.min(products.resident) as f64;
             let step = |resident: f64| match (tile.planes.is_in_order(), tile.fetches_ahead()) {
                 (false, _) => busy,
                 (true, true) => busy.max(products.latency / resident),
@@ -207,16 +208,14 @@ fn candidates_of(
     found
 }
 
-/// Workgroups of 128 invocations for matrix units that a processor holds, as far as registers allow.
-const RESIDENT: u64 = 4;
-
-/// Those of a tile, where they find operands by their axes. Measured on an H100: gradients by kernels take least where
-/// three of the large tiles fill each processor.
-fn resident_of(tile: &MatrixTile) -> u64 {
+/// Workgroups of a tile that a processor holds, where they find operands by their axes. Measured on an H100: gradients
+/// by kernels take least where three of the large tiles fill each processor.
+fn resident_of(products: &Products, tile: &MatrixTile) -> u64 {
+    let resident = products.resident;
     match tile.planes {
-        Planes::OwnF16 | Planes::OwnBf16 if tile.is_large() => RESIDENT - 1,
-        Planes::OwnThreeBf16 => RESIDENT / 2,
-        Planes::OwnF16 | Planes::OwnBf16 | Planes::OneF16 | Planes::TwoF16 | Planes::ThreeBf16 => RESIDENT,
+        Planes::OwnF16 | Planes::OwnBf16 if tile.is_large() => resident - 1,
+        Planes::OwnThreeBf16 => resident / 2,
+        Planes::OwnF16 | Planes::OwnBf16 | Planes::OneF16 | Planes::TwoF16 | Planes::ThreeBf16 => resident,
     }
 }
 
@@ -232,12 +231,9 @@ fn products_per_cycle(units: &Units, tile: &MatrixTile, p: &Outline) -> f64 {
     }
 }
 
-/// Rows of a matrix from which it is worth the kernels that multiply it with few vectors.
-const MIN_VECTOR_ROWS: u64 = 32;
-
-/// Whether a matrix of so many rows is worth those.
+/// Whether a matrix of so many rows is worth the kernels that multiply it with few vectors.
 pub(super) fn has_vectors(model: &DeviceModel, rows: u64) -> bool {
-    model.class != Class::Cpu && rows >= MIN_VECTOR_ROWS
+    model.products.least_vector_rows.is_some_and(|least| rows >= least)
 }
 
 /// Results of a workgroup whose invocations compute one each.
@@ -304,7 +300,7 @@ pub(crate) fn launch_of(model: &DeviceModel, p: &Outline, sum: CType, small: boo
 
 /// The cheapest launch by the model.
 pub fn choose(model: &DeviceModel, p: &Outline, sum: CType) -> Choice {
-    if let Some(choice) = lanes(p, sum, lane_tiles(model, sum), model.products.square_groups) {
+    if let Some(choice) = lanes(model, p, sum, lane_tiles(model, sum)) {
         return choice;
     }
     cheapest(model, p, sum).map_or_else(|| square(model, p, sum), |(choice, _)| choice)
@@ -342,9 +338,6 @@ fn pays(model: &DeviceModel, p: &Outline) -> bool {
     p.multiplications() >= model.products.least_work
 }
 
-/// Contracted elements that pay for another dispatch.
-const MIN_SQUARE_DEPTH: u64 = 512;
-
 /// Square tiles, of any type.
 fn square(model: &DeviceModel, p: &Outline, sum: CType) -> Choice {
     let side = match sum.dtype().size_bytes() {
@@ -353,18 +346,9 @@ fn square(model: &DeviceModel, p: &Outline, sum: CType) -> Choice {
         _ => 16,
     };
     let tiles = p.batches * p.rows.div_ceil(side) * p.columns.div_ceil(side);
-    let splits = (model.products.square_groups / tiles.max(1)).min(p.depth / MIN_SQUARE_DEPTH);
+    let splits = (model.products.square_groups / tiles.max(1)).min(p.depth / model.products.least_split_depth);
     Choice { tiling: Tiling::Square, splits: splits.max(accurate_splits(p, sum)) }
 }
-
-/// Multiplications from which a tile of so many rows is worth its compilation, which takes as long as it is large.
-const MIN_LANES_WORK: [(u32, u64); 2] = [(32, 1 << 23), (16, 1 << 18)];
-
-/// Workgroups that keep the cores of a CPU busy where tiles are that large.
-const MIN_LANES_GROUPS: u64 = 8;
-
-/// Results that one core is to compute, at least, before the contracted axis is split.
-const MIN_SPLIT_RESULTS: u64 = 128;
 
 /// Contracted elements per split: a lane adds up one after the other, where other tiles have teams or short sums.
 const MAX_LANES_DEPTH: u64 = 2048;
@@ -387,16 +371,18 @@ fn is_lowered(model: &DeviceModel, sum: CType) -> bool {
 
 /// The tile of `tiles` for a product, the largest ones first. The splits depend on no tile, nor on which operand has
 /// the rows, so that a transposed product of exchanged operands has the same bits.
-fn lanes(p: &Outline, sum: CType, tiles: &[LaneTile], groups: u64) -> Option<Choice> {
+fn lanes(model: &DeviceModel, p: &Outline, sum: CType, tiles: &[LaneTile]) -> Option<Choice> {
+    let tuned = &model.lanes;
     let (rows, columns, batches) = (p.rows, p.columns, p.batches);
     let pays = |tile: &&LaneTile| {
         let groups = batches * rows.div_ceil(tile.rows.into()) * columns.div_ceil(tile.columns().into());
-        let least = MIN_LANES_WORK.iter().find(|(rows, _)| *rows == tile.rows);
-        let is_worth = least.is_none_or(|&(_, work)| p.multiplications() >= work && groups >= MIN_LANES_GROUPS);
+        let least = tuned.least_work.iter().find(|(rows, _)| *rows == tile.rows);
+        let is_worth = least.is_none_or(|&(_, work)| p.multiplications() >= work && groups >= tuned.busy_groups);
         is_worth && (tile.vectors == 1 || columns > LANES.into())
     };
     let tile = *tiles.iter().find(pays)?;
-    let shares = (batches * rows * columns).div_ceil(MIN_SPLIT_RESULTS);
-    let splits = (groups / shares.max(1)).min(p.depth / MIN_SQUARE_DEPTH);
+    let shares = (batches * rows * columns).div_ceil(tuned.least_results);
+    let Products { square_groups, least_split_depth, .. } = model.products;
+    let splits = (square_groups / shares.max(1)).min(p.depth / least_split_depth);
     Some(Choice { tiling: Tiling::Lanes(tile), splits: splits.max(splits_of(p, sum, MAX_LANES_DEPTH)) })
 }

@@ -15,12 +15,6 @@ use crate::{DType, Engine, Result, Tensor};
 /// Neighbouring rows that invocations take together where elements of a row are apart in memory.
 const NEIGHBOURS: u32 = 32;
 
-/// Loads that an invocation should have in flight before more of them share a row.
-const LOADS: u64 = 4;
-
-/// Elements of f64 that few invocations hold at most: half of the registers of an AMD GPU.
-const MOST_OF_F64: u64 = 64;
-
 /// Functions of f32 of which the library has an `f_near`.
 const NEAR_FORMS: [Unary; 2] = [Unary::Log, Unary::ErfInv];
 
@@ -54,7 +48,7 @@ pub(crate) fn share(
     let (most_items, most_invocations) = (most_items(limits.elements_of(words), width), u64::from(limits.invocations));
     let vectors = elements.div_ceil(width);
     let least_team = vectors.div_ceil(most_items).next_power_of_two();
-    let team = vectors.div_ceil(LOADS).next_power_of_two().min(most_invocations).max(least_team);
+    let team = vectors.div_ceil(tuned.loads).next_power_of_two().min(most_invocations).max(least_team);
     // Neighbouring rows keep their place in the workgroup for as long as possible.
     let team = if columns { team.min(u64::from(256 / NEIGHBOURS)).max(least_team) } else { team };
     let team = if columns { shared_out(tuned.few_groups, rows, vectors, team) } else { team };
@@ -66,7 +60,7 @@ pub(crate) fn share(
     // Of those that are half as many already.
     let further = match () {
         () if halved && cheap && tuned.few_of_f64 => {
-            let fits = |n: &u64| *n <= team && elements.div_ceil(team / n) <= MOST_OF_F64;
+            let fits = |n: &u64| *n <= team && elements.div_ceil(team / n) <= tuned.most_of_f64;
             [4, 2].into_iter().find(fits).unwrap_or(1)
         }
         () if halved && team > tuned.few_invocations && words <= 1 => 2,
