@@ -6,8 +6,8 @@ pub use nx_vulkan_ir::program::dot::programs_to_dot;
 pub use nx_vulkan_ir::program::file::{Recording, Tolerance};
 pub use nx_vulkan_ir::program::wire::Attr;
 pub use nx_vulkan_ir::program::{
-    Binary, Branches, Builder, Conv, Cumulative, Elementwise, Fourier, Function, Instruction, Linalg, Loop, Op,
-    Operand, Program, Reduction, Transform, Unary, Windows,
+    Binary, Branches, Builder, Conv, Elementwise, Fourier, Function, Instruction, Linalg, Loop, Op, Operand, Program,
+    Reduction, Transform, Unary, Windows,
 };
 
 #[cfg(not(feature = "testing"))]

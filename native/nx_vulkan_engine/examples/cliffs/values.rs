@@ -4,11 +4,11 @@ use std::slice::from_ref;
 
 use nx_vulkan_engine::program::attribute::{Axes, Scalar};
 use nx_vulkan_engine::program::fourier::Fourier;
-use nx_vulkan_engine::program::ops::order::{Argsort, Scan, Sort, TopK};
+use nx_vulkan_engine::program::ops::order::{Argsort, Cumulative, Scan, Sort, TopK};
 use nx_vulkan_engine::program::ops::transform::Fft;
 use nx_vulkan_engine::program::ops::window::Window;
 use nx_vulkan_engine::program::window::Windows;
-use nx_vulkan_engine::program::{Binary, Cumulative, Elementwise, Op, Reduction, Unary, ops};
+use nx_vulkan_engine::program::{Binary, Elementwise, Op, Reduction, Unary, ops};
 use nx_vulkan_engine::{DType, Tensor, Type};
 
 use crate::data::Kind;

@@ -3,12 +3,12 @@
 use nx_vulkan_engine::program::attribute::{Axes, Scalar};
 use nx_vulkan_engine::program::ops::index::{IndexedAdd, IndexedPut};
 use nx_vulkan_engine::program::ops::matrix::{Eigh, Qr, Svd};
-use nx_vulkan_engine::program::ops::order::{Argsort, Scan, Sort};
+use nx_vulkan_engine::program::ops::order::{Argsort, Cumulative, Scan, Sort};
 use nx_vulkan_engine::program::ops::transform::Fft;
 use nx_vulkan_engine::program::ops::window::Window;
 use nx_vulkan_engine::program::{
-    Binary, Builder, Conv, Cumulative, Elementwise, Fourier, Linalg, Op, Operand, Program, Reduction, Transform, Unary,
-    Windows, ops,
+    Binary, Builder, Conv, Elementwise, Fourier, Linalg, Op, Operand, Program, Reduction, Transform, Unary, Windows,
+    ops,
 };
 use nx_vulkan_engine::{DType, Result, Type};
 

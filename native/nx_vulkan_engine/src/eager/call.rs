@@ -17,13 +17,15 @@ use crate::{Engine, Error, Result, Tensor, Type, View};
 /// The results of one op.
 pub type Results = SmallVec<[Tensor; 3]>;
 
-/// One op with its operands.
+/// One op with its operands. Visits of the ops of a family give the results.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Call<'a> {
     pub engine: &'a Arc<Engine>,
     pub op: &'a Op,
     pub operands: &'a [Tensor],
+    /// The first of the results, which is all of them for most ops.
     pub out: &'a Type,
+    pub outs: &'a [Type],
     pub compile: Compile,
 }
 

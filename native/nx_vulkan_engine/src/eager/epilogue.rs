@@ -45,7 +45,7 @@ pub fn product(call: &Call<'_>, body: &Program, epilogue: Epilogue) -> Result<Op
     let Epilogue { loads, steps, result, dtype, .. } = epilogue;
     let has_steps = !steps.is_empty() || result != Ref::Input(0);
     let then = has_steps.then(|| after(call, Following { loads, steps, result, dtype })).transpose()?;
-    let call = Call { op: &product.op, operands: &operands, out, ..*call };
+    let call = Call { op: &product.op, operands: &operands, out, outs: std::slice::from_ref(out), ..*call };
     match &product.op {
         Op::Dot { contract_a, batch_a, contract_b, batch_b } if let Some((derived, place)) = &derived => {
             dot::derived(&call, [contract_a, contract_b], [batch_a, batch_b], (derived, *place), then.as_ref())
@@ -89,6 +89,6 @@ pub fn pair(call: &Call<'_>, body: &Program, found: Pair) -> Result<Option<Tenso
     let operands = [a?, b?];
     let other = call.operand(found.other as usize)?;
     let then = after(call, found.following)?;
-    let call = Call { op, operands: &operands, out, ..*call };
+    let call = Call { op, operands: &operands, out, outs: std::slice::from_ref(out), ..*call };
     dot::pair(&call, [contract_a, contract_b], [batch_a, batch_b], (other, found.place), &then)
 }

@@ -1,15 +1,17 @@
 //! Discrete Fourier transforms along one axis.
 
-use super::call::Call;
+use smallvec::smallvec;
+
+use super::call::{Call, Results};
 use crate::kernels::fft;
 use crate::program::Fourier;
-use crate::program::ops::transform::{Fft, Spectral};
+use crate::program::ops::Visitor;
+use crate::program::ops::transform::Fft;
 use crate::{Result, Tensor};
 
-/// Runs an op.
-pub fn run(call: &Call<'_>, op: &Spectral) -> Result<Tensor> {
-    match op {
-        Spectral::Fft(op) => transform(call, op),
+impl Visitor<Fft, Result<Results>> for &Call<'_> {
+    fn visit(self, op: &Fft) -> Result<Results> {
+        Ok(smallvec![transform(self, op)?])
     }
 }
 

@@ -1,15 +1,16 @@
 //! gather, take, and what they share with indexed_add and indexed_put.
 
 use nx_vulkan_spirv::access::Element;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
-use super::call::Call;
+use super::call::{Call, Results};
 use super::indexed::indexed;
 use super::{copies, movement};
 use crate::kernels::index::{GatherSpec, TakeSpec, extra};
 use crate::kernels::{Arguments, Place, launch};
 use crate::program::attribute::Axes;
-use crate::program::ops::index::Indexing;
+use crate::program::ops::Visitor;
+use crate::program::ops::index::{Gather, IndexedAdd, IndexedPut, Take, TakeAlongAxis};
 use crate::shape::{Dims, Space, Strides, elements};
 use crate::{Result, Tensor, View};
 
@@ -59,14 +60,33 @@ pub(super) fn rows(call: &Call<'_>, indices: &Tensor, components: usize) -> Resu
     Ok((count, view))
 }
 
-/// Runs an op.
-pub fn run(call: &Call<'_>, op: &Indexing) -> Result<Tensor> {
-    match op {
-        Indexing::Gather(op) => gather(call, &op.axes),
-        Indexing::Take(op) => take(call, op.axis, false),
-        Indexing::TakeAlongAxis(op) => take(call, op.axis, true),
-        Indexing::IndexedAdd(op) => indexed(call, &op.axes, true),
-        Indexing::IndexedPut(op) => indexed(call, &op.axes, false),
+impl Visitor<Gather, Result<Results>> for &Call<'_> {
+    fn visit(self, op: &Gather) -> Result<Results> {
+        Ok(smallvec![gather(self, &op.axes)?])
+    }
+}
+
+impl Visitor<Take, Result<Results>> for &Call<'_> {
+    fn visit(self, op: &Take) -> Result<Results> {
+        Ok(smallvec![take(self, op.axis, false)?])
+    }
+}
+
+impl Visitor<TakeAlongAxis, Result<Results>> for &Call<'_> {
+    fn visit(self, op: &TakeAlongAxis) -> Result<Results> {
+        Ok(smallvec![take(self, op.axis, true)?])
+    }
+}
+
+impl Visitor<IndexedAdd, Result<Results>> for &Call<'_> {
+    fn visit(self, op: &IndexedAdd) -> Result<Results> {
+        Ok(smallvec![indexed(self, &op.axes, true)?])
+    }
+}
+
+impl Visitor<IndexedPut, Result<Results>> for &Call<'_> {
+    fn visit(self, op: &IndexedPut) -> Result<Results> {
+        Ok(smallvec![indexed(self, &op.axes, false)?])
     }
 }
 

@@ -333,7 +333,14 @@ mod tests {
                     let op = if add { Op::from(IndexedAdd { axes }) } else { Op::from(IndexedPut { axes }) };
                     let axes = Axes::from_slice(&[0]);
                     let compile = Compile::Allowed;
-                    let call = Call { engine: &engine, op: &op, operands: &operands, out: &out, compile };
+                    let call = Call {
+                        engine: &engine,
+                        op: &op,
+                        operands: &operands,
+                        out: &out,
+                        outs: std::slice::from_ref(&out),
+                        compile,
+                    };
                     let applied = Applied::of(add, count, inner);
                     let ways = [Way::Owned, Way::Compared, Way::Sorted];
                     let ways = if applied == Applied::Sums { &ways[1..] } else { &ways };

@@ -1,5 +1,6 @@
 //! Batches of matrices in working memory: rank 3, in a compute type, changed in place by the factorizations.
 
+use std::slice::from_ref;
 use std::sync::Arc;
 
 use nx_vulkan_ir::program::step::{Ref, Step};
@@ -90,10 +91,11 @@ impl Work<'_> {
         let real = self.real();
         let Work { engine, compile, .. } = *self;
         let (op, operands, out) = (&Op::Unary(Unary::Abs), std::slice::from_ref(a), &Type::new(real, &a.view.shape));
-        let sizes = Call { engine, op, operands, out, compile }.elementwise(Elementwise::Unary(Unary::Abs))?;
+        let sizes = Call { engine, op, operands, out, outs: from_ref(out), compile }
+            .elementwise(Elementwise::Unary(Unary::Abs))?;
         let op = &Op::Reduce { reduction: Reduction::Max, axes: smallvec![1, 2], tie_high: false };
         let (operands, out) = (&[sizes], &Type::new(real, &a.view.shape[..1]));
-        Call { engine, op, operands, out, compile }.reduce(Reduction::Max, &[1, 2], false)
+        Call { engine, op, operands, out, outs: from_ref(out), compile }.reduce(Reduction::Max, &[1, 2], false)
     }
 
     /// Words that are zero, for kernels to mark what they did.

@@ -69,7 +69,7 @@ pub fn run_all(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], outs: &[Type]
             check(op, operands, outs)?;
             let missing = || Error::InvalidProgram { op: "fused".to_string(), reason: "has results".to_string() };
             let out = outs.first().ok_or_else(missing)?;
-            return fused::fused(&Call { engine, op, operands, out, compile }, body);
+            return fused::fused(&Call { engine, op, operands, out, outs, compile }, body);
         }
         _ => {}
     }
@@ -79,22 +79,22 @@ pub fn run_all(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], outs: &[Type]
     let missing = || Error::InvalidProgram { op: op.name().to_string(), reason: "has results".to_string() };
     let out = outs.first().ok_or_else(missing)?;
     check(op, operands, outs)?;
-    structured(&Call { engine, op, operands, out, compile }, outs)
+    structured(&Call { engine, op, operands, out, outs, compile })
 }
 
 /// Runs an op that is not elementwise, of operands and results that its rules accept.
-fn structured(call: &Call<'_>, outs: &[Type]) -> Result<Results> {
-    let Call { engine, op, operands, compile, .. } = *call;
+fn structured(call: &Call<'_>) -> Result<Results> {
+    let Call { engine, op, operands, outs, compile, .. } = *call;
     refuse_long(engine, op, operands, compile)?;
     if let Some(results) = halves::halves(engine, op, operands, outs, compile)? {
         return Ok(results);
     }
     let results = match op {
-        Op::Order(op) => order::run(call, op, outs),
-        Op::Indexing(op) => index::run(call, op).map(|result| smallvec![result]),
-        Op::Windowed(op) => window::run(call, op).map(|result| smallvec![result]),
-        Op::Spectral(op) => fft::run(call, op).map(|result| smallvec![result]),
-        Op::Matrix(op) => linalg::run(call, op, outs),
+        Op::Order(op) => op.accept(call),
+        Op::Indexing(op) => op.accept(call),
+        Op::Windowed(op) => op.accept(call),
+        Op::Spectral(op) => op.accept(call),
+        Op::Matrix(op) => op.accept(call),
         _ => Ok(smallvec![single(call)?]),
     };
     match results {
@@ -136,15 +136,16 @@ fn check(op: &Op, operands: &[Tensor], outs: &[Type]) -> Result<()> {
 /// `NeedsCompile` when a kernel is missing and `compile` refuses to wait for it. `InvalidProgram` for operands or a
 /// result that the op does not have. `TooLarge` for results that no memory holds.
 pub fn run(engine: &Arc<Engine>, op: &Op, operands: &[Tensor], out: &Type, compile: Compile) -> Result<Tensor> {
-    check(op, operands, std::slice::from_ref(out))?;
-    let call = Call { engine, op, operands, out, compile };
+    let outs = std::slice::from_ref(out);
+    check(op, operands, outs)?;
+    let call = Call { engine, op, operands, out, outs, compile };
     if let Some(elementwise) = op.elementwise() {
         if let Some(known) = constant::computed(engine, elementwise, operands, out)? {
             return Ok(known);
         }
         return call.elementwise(elementwise);
     }
-    call.one(structured(&call, std::slice::from_ref(out))?)
+    call.one(structured(&call)?)
 }
 
 /// Runs an op of one result that is a variant of `Op` itself.

@@ -12,20 +12,11 @@ use super::copies;
 use crate::kernels::map::{Operand, Shapes, map};
 use crate::kernels::sort::{SortKey, keeps_fewer};
 use crate::kernels::{scan, sort};
+use crate::program::Elementwise;
 use crate::program::attribute::Axes;
-use crate::program::ops::order::{self, Order};
-use crate::program::{Binary, Cumulative, Elementwise};
+use crate::program::ops::Visitor;
+use crate::program::ops::order::{Argsort, Cumulative, Scan, Sort, TopK};
 use crate::{DType, Result, Tensor, Type, View};
-
-/// Runs an op, which gives `outs`.
-pub fn run(call: &Call<'_>, op: &Order, outs: &[Type]) -> Result<Results> {
-    match op {
-        Order::Sort(op) => Ok(smallvec![sort(call, op)?]),
-        Order::Argsort(op) => Ok(smallvec![argsort(call, op)?]),
-        Order::TopK(op) => top_k(call, op, outs),
-        Order::Scan(op) => Ok(smallvec![scan(call, op)?]),
-    }
-}
 
 /// An operand as contiguous rows, and how to put their axis back.
 struct Rows {
@@ -85,7 +76,13 @@ impl Rows {
     }
 }
 
-fn scan(call: &Call<'_>, op: &order::Scan) -> Result<Tensor> {
+impl Visitor<Scan, Result<Results>> for &Call<'_> {
+    fn visit(self, op: &Scan) -> Result<Results> {
+        Ok(smallvec![scan(self, op)?])
+    }
+}
+
+fn scan(call: &Call<'_>, op: &Scan) -> Result<Tensor> {
     let rows = Rows::of(call, op.axis)?;
     let view = View::contiguous(call.out.dtype, &rows.tensor.view.shape);
     if rows.tensor.view.dtype != call.out.dtype {
@@ -112,12 +109,7 @@ fn scan(call: &Call<'_>, op: &order::Scan) -> Result<Tensor> {
 
 /// A row that no launch reaches: parts of it, to each of which the last result of the part before is added.
 fn scan_in_parts(call: &Call<'_>, scan: Cumulative, what: &scan::Scan<'_>, row: u64) -> Result<()> {
-    let op = Elementwise::Binary(match scan {
-        Cumulative::Sum => Binary::Add,
-        Cumulative::Product => Binary::Multiply,
-        Cumulative::Max => Binary::Max,
-        Cumulative::Min => Binary::Min,
-    });
+    let op = Elementwise::Binary(scan.combine());
     let dtype = call.out.dtype;
     let seen = |tensor: &Tensor, first: u64, elements: u64| {
         let offset = tensor.view.offset + row * what.elements + first;
@@ -148,24 +140,35 @@ fn scan_in_parts(call: &Call<'_>, scan: Cumulative, what: &scan::Scan<'_>, row: 
     Ok(())
 }
 
-fn sort(call: &Call<'_>, op: &order::Sort) -> Result<Tensor> {
-    let rows = Rows::of(call, op.axis)?;
-    let key = rows.key(call, op.descending)?;
-    let out = Tensor::uninitialized(call.engine, &rows.tensor.view.ty())?;
-    sort::sort(call.engine, &sort::Sort { values: Some(&out), ..rows.sort(key) }, call.compile)?;
-    call.result(rows.result(out)?)
+impl Visitor<Sort, Result<Results>> for &Call<'_> {
+    fn visit(self, op: &Sort) -> Result<Results> {
+        let rows = Rows::of(self, op.axis)?;
+        let key = rows.key(self, op.descending)?;
+        let out = Tensor::uninitialized(self.engine, &rows.tensor.view.ty())?;
+        sort::sort(self.engine, &sort::Sort { values: Some(&out), ..rows.sort(key) }, self.compile)?;
+        Ok(smallvec![self.result(rows.result(out)?)?])
+    }
 }
 
-fn argsort(call: &Call<'_>, op: &order::Argsort) -> Result<Tensor> {
-    let rows = Rows::of(call, op.axis)?;
-    let key = rows.key(call, op.descending)?;
-    let places = Tensor::uninitialized(call.engine, &Type::new(DType::U32, &rows.tensor.view.shape))?;
-    sort::sort(call.engine, &sort::Sort { ranks: Some(&places), ..rows.sort(key) }, call.compile)?;
-    call.result(rows.result(places_as(call, places, call.out.dtype)?)?)
+impl Visitor<Argsort, Result<Results>> for &Call<'_> {
+    fn visit(self, op: &Argsort) -> Result<Results> {
+        let rows = Rows::of(self, op.axis)?;
+        let key = rows.key(self, op.descending)?;
+        let places = Tensor::uninitialized(self.engine, &Type::new(DType::U32, &rows.tensor.view.shape))?;
+        sort::sort(self.engine, &sort::Sort { ranks: Some(&places), ..rows.sort(key) }, self.compile)?;
+        Ok(smallvec![self.result(rows.result(places_as(self, places, self.out.dtype)?)?)?])
+    }
+}
+
+impl Visitor<TopK, Result<Results>> for &Call<'_> {
+    fn visit(self, op: &TopK) -> Result<Results> {
+        top_k(self, op)
+    }
 }
 
 /// Elements and places of the `k` first along the last axis.
-fn top_k(call: &Call<'_>, op: &order::TopK, outs: &[Type]) -> Result<Results> {
+fn top_k(call: &Call<'_>, op: &TopK) -> Result<Results> {
+    let outs = call.outs;
     let (Some(axis), [_, places_type]) = (call.operand(0)?.view.shape.len().checked_sub(1), outs) else {
         return Err(call.invalid("needs an axis, has two results".to_string()));
     };

@@ -8,7 +8,9 @@ use super::matrix::{Work, check, compute_type, in_type, near_rows, part, ranges}
 use crate::kernels::linalg::qr::{self as launch, PANEL};
 use crate::kernels::reach_of;
 use crate::program::Binary;
-use crate::{Result, Tensor, Type};
+use crate::program::ops::Visitor;
+use crate::program::ops::matrix::Qr;
+use crate::{Result, Tensor};
 
 /// Reflections of one panel: `I - V T V^H` on the rows from `first` on.
 #[derive(Debug)]
@@ -35,8 +37,15 @@ pub enum Diagonal {
     Positive,
 }
 
+impl Visitor<Qr, Result<Results>> for &Call<'_> {
+    fn visit(self, op: &Qr) -> Result<Results> {
+        qr(self, op.complete)
+    }
+}
+
 /// Q and R of an op's operand.
-pub fn qr(call: &Call<'_>, complete: bool, outs: &[Type]) -> Result<Results> {
+fn qr(call: &Call<'_>, complete: bool) -> Result<Results> {
+    let outs = call.outs;
     check(call, outs)?;
     let a = call.operand(0)?;
     let [q_out, r_out] = outs else { return Err(call.invalid(format!("has two results, got {}", outs.len()))) };

@@ -8,7 +8,9 @@ use super::matrix::{Work, check, compute_type, in_type, part};
 use super::qr::{Diagonal, factorize};
 use crate::kernels::Compile;
 use crate::kernels::linalg;
-use crate::{Error, Result, Tensor, Type, View};
+use crate::program::ops::Visitor;
+use crate::program::ops::matrix::Svd;
+use crate::{Error, Result, Tensor, View};
 
 /// Sweeps over all pairs after which a matrix counts as one that does not converge; ten are usual.
 const MAX_SWEEPS: u32 = 60;
@@ -30,8 +32,15 @@ struct Rows {
     right: Tensor,
 }
 
+impl Visitor<Svd, Result<Results>> for &Call<'_> {
+    fn visit(self, op: &Svd) -> Result<Results> {
+        svd(self, op.full)
+    }
+}
+
 /// U, S and V^T of an op's operand.
-pub fn svd(call: &Call<'_>, full: bool, outs: &[Type]) -> Result<Results> {
+fn svd(call: &Call<'_>, full: bool) -> Result<Results> {
+    let outs = call.outs;
     check(call, outs)?;
     let a = call.operand(0)?;
     let [u_out, s_out, vt_out] = outs else {

@@ -1,21 +1,33 @@
 //! Ops over sliding windows: the windows are an overlapping view of the padded operand.
 
-use super::call::Call;
+use smallvec::smallvec;
+
+use super::call::{Call, Results};
 use super::{constant, fold, movement};
 use crate::kernels::reduce::{Reduce, Target, reduce};
-use crate::kernels::window_scatter::{WindowScatter, window_scatter};
+use crate::kernels::window_scatter::{self, window_scatter};
 use crate::program::attribute::{Axes, Scalar};
-use crate::program::ops::window::Windowed;
+use crate::program::ops::Visitor;
+use crate::program::ops::window::{Window, WindowFold, WindowScatter};
 use crate::program::{Reduction, Windows};
 use crate::shape::Dims;
 use crate::{Result, Tensor, Type};
 
-/// Runs an op.
-pub fn run(call: &Call<'_>, op: &Windowed) -> Result<Tensor> {
-    match op {
-        Windowed::Window(op) => reduce_windows(call, op.reduction, &op.windows),
-        Windowed::WindowFold(op) => fold::fold_windows(call, &op.windows, &op.function),
-        Windowed::WindowScatter(op) => scatter(call, op.max, &op.windows),
+impl Visitor<Window, Result<Results>> for &Call<'_> {
+    fn visit(self, op: &Window) -> Result<Results> {
+        Ok(smallvec![reduce_windows(self, op.reduction, &op.windows)?])
+    }
+}
+
+impl Visitor<WindowFold, Result<Results>> for &Call<'_> {
+    fn visit(self, op: &WindowFold) -> Result<Results> {
+        Ok(smallvec![fold::fold_windows(self, &op.windows, &op.function)?])
+    }
+}
+
+impl Visitor<WindowScatter, Result<Results>> for &Call<'_> {
+    fn visit(self, op: &WindowScatter) -> Result<Results> {
+        Ok(smallvec![scatter(self, op.max, &op.windows)?])
     }
 }
 
@@ -53,7 +65,7 @@ fn scatter(call: &Call<'_>, max: bool, windows: &Windows) -> Result<Tensor> {
     let a = &movement::ascending(call, a)?;
     let input = &windowed(call, a, windows, &source.view.shape, initial)?;
     let result = Tensor::uninitialized(call.engine, call.out)?;
-    let what = WindowScatter { max, windows, input, source, initial, out: &result };
+    let what = window_scatter::WindowScatter { max, windows, input, source, initial, out: &result };
     window_scatter(call.engine, &what, call.compile)?;
     Ok(result)
 }

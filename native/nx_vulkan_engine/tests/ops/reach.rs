@@ -11,10 +11,10 @@ use std::sync::Arc;
 use nx_vulkan_engine::kernels::Reach;
 use nx_vulkan_engine::program::attribute::Scalar;
 use nx_vulkan_engine::program::ops::index::{Gather, IndexedAdd, IndexedPut, Take, TakeAlongAxis};
-use nx_vulkan_engine::program::ops::order::{Argsort, Scan, Sort, TopK};
+use nx_vulkan_engine::program::ops::order::{Argsort, Cumulative, Scan, Sort, TopK};
 use nx_vulkan_engine::program::ops::transform::Fft;
 use nx_vulkan_engine::program::ops::window::{Window, WindowScatter};
-use nx_vulkan_engine::program::{Builder, Cumulative, Fourier, Linalg, Op, Operand, Reduction, Windows};
+use nx_vulkan_engine::program::{Builder, Fourier, Linalg, Op, Operand, Reduction, Windows};
 use nx_vulkan_engine::{Compile, DType, Engine, Executable, Options, Tensor, Type, View, eager};
 use smallvec::smallvec;
 

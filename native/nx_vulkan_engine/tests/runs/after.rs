@@ -3,8 +3,8 @@
 use std::sync::{Arc, OnceLock};
 
 use nx_vulkan_engine::eager::run_program;
-use nx_vulkan_engine::program::ops::order::Scan;
-use nx_vulkan_engine::program::{Builder, Cumulative, Op, Operand, Program};
+use nx_vulkan_engine::program::ops::order::{Cumulative, Scan};
+use nx_vulkan_engine::program::{Builder, Op, Operand, Program};
 use nx_vulkan_engine::reference::Array;
 use nx_vulkan_engine::{Compile, DType, Engine, Executable, Tensor, Type, Value};
 

@@ -4,8 +4,8 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use nx_vulkan_engine::eager::run_program;
-use nx_vulkan_engine::program::ops::order::Scan;
-use nx_vulkan_engine::program::{Builder, Cumulative, Op, Operand, Program};
+use nx_vulkan_engine::program::ops::order::{Cumulative, Scan};
+use nx_vulkan_engine::program::{Builder, Op, Operand, Program};
 use nx_vulkan_engine::{Compile, DType, DeviceKind, Engine, Error, Executable, Options, Result, Tensor, Type, View};
 use smallvec::smallvec;
 

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use nx_vulkan_engine::eager::run_program;
 use nx_vulkan_engine::program::attribute::{Axes, Scalar};
 use nx_vulkan_engine::program::ops::matrix::{Eigh, Svd};
-use nx_vulkan_engine::program::ops::order::Scan;
+use nx_vulkan_engine::program::ops::order::{Cumulative, Scan};
 use nx_vulkan_engine::program::passes::{Saving, Target, optimize};
 use nx_vulkan_engine::program::{
-    Binary, Branches, Builder, Conv, Cumulative, Instruction, Loop, Op, Operand, Program, Reduction, Unary,
+    Binary, Branches, Builder, Conv, Instruction, Loop, Op, Operand, Program, Reduction, Unary,
 };
 use nx_vulkan_engine::reference::{self, Array};
 use nx_vulkan_engine::{

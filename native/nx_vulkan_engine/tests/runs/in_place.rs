@@ -6,8 +6,8 @@ use std::sync::{Arc, OnceLock};
 use nx_vulkan_engine::eager::run_program;
 use nx_vulkan_engine::executable::Summary;
 use nx_vulkan_engine::program::attribute::Axes;
-use nx_vulkan_engine::program::ops::order::Scan;
-use nx_vulkan_engine::program::{Binary, Builder, Cumulative, Op, Operand, Program, Reduction};
+use nx_vulkan_engine::program::ops::order::{Cumulative, Scan};
+use nx_vulkan_engine::program::{Binary, Builder, Op, Operand, Program, Reduction};
 use nx_vulkan_engine::reference::Array;
 use nx_vulkan_engine::{Compile, DType, Engine, Executable, Tensor, Type, Value};
 

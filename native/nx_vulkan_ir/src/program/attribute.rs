@@ -69,25 +69,6 @@ impl Reduction {
     }
 }
 
-named_enum! {
-    /// Running reductions along an axis.
-    Cumulative {
-        Sum = "cumulative_sum", Product = "cumulative_product", Max = "cumulative_max", Min = "cumulative_min",
-    }
-}
-
-impl Cumulative {
-    /// The reduction that runs along the axis.
-    pub fn reduction(self) -> Reduction {
-        match self {
-            Cumulative::Sum => Reduction::Sum,
-            Cumulative::Product => Reduction::Product,
-            Cumulative::Max => Reduction::Max,
-            Cumulative::Min => Reduction::Min,
-        }
-    }
-}
-
 /// A number in an attribute. Integers keep all 64 bits; complex numbers have two parts. Two are equal if their bits
 /// are: 0.0 is not -0.0, and a NaN is itself.
 #[derive(Debug, Clone, Copy)]

@@ -39,7 +39,7 @@ pub mod workgroup;
 
 use std::collections::HashMap;
 
-pub use attribute::{Cumulative, Reduction};
+pub use attribute::Reduction;
 pub use builder::Builder;
 pub use control::{Branches, Loop};
 pub use conv::Conv;

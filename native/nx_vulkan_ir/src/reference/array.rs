@@ -72,6 +72,17 @@ impl Array {
     }
 }
 
+/// What an op of a family is evaluated on: operands, and the types of results that its rules accept for them. Visits
+/// give the results.
+#[derive(Debug, Clone, Copy)]
+pub struct Given<'a> {
+    pub operands: &'a [Array],
+    pub outs: &'a [Type],
+}
+
+/// What an op gives.
+pub type Values = Result<Vec<Array>>;
+
 /// Row-major position of an index.
 pub(super) fn position(shape: &[u64], index: &[u64]) -> usize {
     shape.iter().zip(index).fold(0, |at, (&size, &i)| at * size as usize + i as usize)

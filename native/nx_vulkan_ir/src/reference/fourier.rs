@@ -2,19 +2,19 @@
 
 use std::collections::HashMap;
 
-use super::array::{Array, indices};
+use super::array::{Array, Given, Values, indices};
 use super::axes::sum;
 use super::complex;
 use crate::Type;
 use crate::program::Fourier;
-use crate::program::ops::transform::{Fft, Spectral};
+use crate::program::ops::Visitor;
+use crate::program::ops::transform::Fft;
 use crate::shape::Dims;
 use crate::value::Value;
 
-/// Runs an op of operands and results that its rules accept.
-pub fn evaluate(op: &Spectral, operands: &[Array], outs: &[Type]) -> Vec<Array> {
-    match op {
-        Spectral::Fft(op) => vec![transform(op, &operands[0], &outs[0])],
+impl Visitor<Fft, Values> for Given<'_> {
+    fn visit(self, op: &Fft) -> Values {
+        Ok(vec![transform(op, &self.operands[0], &self.outs[0])])
     }
 }
 

@@ -1,23 +1,42 @@
 //! Ops whose indices are operands.
 
-use super::array::{Array, indices, position};
+use super::array::{Array, Given, Values, indices, position};
 use super::axes::{others, pick, place, sum};
 use crate::Type;
 use crate::program::attribute::Axes;
-use crate::program::ops::index::Indexing;
+use crate::program::ops::Visitor;
+use crate::program::ops::index::{Gather, IndexedAdd, IndexedPut, Take, TakeAlongAxis};
 use crate::shape::{Dims, elements};
 use crate::value::Value;
 
-/// Runs an op of operands and results that its rules accept.
-pub fn evaluate(op: &Indexing, operands: &[Array], outs: &[Type]) -> Vec<Array> {
-    let (a, index, out) = (&operands[0], &operands[1], &outs[0]);
-    vec![match op {
-        Indexing::Gather(op) => gather(a, index, &op.axes, out),
-        Indexing::Take(op) => take(a, index, op.axis, false, out),
-        Indexing::TakeAlongAxis(op) => take(a, index, op.axis, true, out),
-        Indexing::IndexedAdd(op) => indexed(a, index, &operands[2], &op.axes, true, out),
-        Indexing::IndexedPut(op) => indexed(a, index, &operands[2], &op.axes, false, out),
-    }]
+impl Visitor<Gather, Values> for Given<'_> {
+    fn visit(self, op: &Gather) -> Values {
+        Ok(vec![gather(&self.operands[0], &self.operands[1], &op.axes, &self.outs[0])])
+    }
+}
+
+impl Visitor<Take, Values> for Given<'_> {
+    fn visit(self, op: &Take) -> Values {
+        Ok(vec![take(&self.operands[0], &self.operands[1], op.axis, false, &self.outs[0])])
+    }
+}
+
+impl Visitor<TakeAlongAxis, Values> for Given<'_> {
+    fn visit(self, op: &TakeAlongAxis) -> Values {
+        Ok(vec![take(&self.operands[0], &self.operands[1], op.axis, true, &self.outs[0])])
+    }
+}
+
+impl Visitor<IndexedAdd, Values> for Given<'_> {
+    fn visit(self, op: &IndexedAdd) -> Values {
+        Ok(vec![indexed([0, 1, 2].map(|i| &self.operands[i]), &op.axes, true, &self.outs[0])])
+    }
+}
+
+impl Visitor<IndexedPut, Values> for Given<'_> {
+    fn visit(self, op: &IndexedPut) -> Values {
+        Ok(vec![indexed([0, 1, 2].map(|i| &self.operands[i]), &op.axes, false, &self.outs[0])])
+    }
 }
 
 /// The index vectors in the last axis of `indices`, in order.
@@ -63,7 +82,7 @@ fn take(a: &Array, index: &Array, axis: usize, along: bool, out: &Type) -> Array
 }
 
 /// Updates apply in their order. Those with an index out of bounds are dropped.
-fn indexed(a: &Array, index: &Array, updates: &Array, axes: &Axes, add: bool, out: &Type) -> Array {
+fn indexed([a, index, updates]: [&Array; 3], axes: &Axes, add: bool, out: &Type) -> Array {
     let mut result = Array::new(out, a.values.iter().copied());
     let rest = others(a.ty.shape.len(), &[axes]);
     let rest_shape = pick(&a.ty.shape, &rest);

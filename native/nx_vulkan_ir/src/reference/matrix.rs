@@ -1,11 +1,13 @@
 //! Factorizations of small matrices, column by column, in pairs of f64.
 
-use super::array::Array;
+use super::array::{Array, Given, Values};
 use super::complex::{self, Pair};
 use super::linalg;
-use crate::program::ops::matrix;
+use crate::program::Linalg;
+use crate::program::ops::Visitor;
+use crate::program::ops::matrix::{Eigh, Qr, Svd};
 use crate::value::Value;
-use crate::{DType, Result, Type};
+use crate::{DType, Type};
 
 const ZERO: Pair = (0.0, 0.0);
 const ONE: Pair = (1.0, 0.0);
@@ -13,24 +15,38 @@ const ONE: Pair = (1.0, 0.0);
 /// A matrix as its rows.
 type Matrix = Vec<Vec<Pair>>;
 
-/// Runs an op of operands and results that its rules accept.
-pub fn evaluate(op: &matrix::Matrix, operands: &[Array], outs: &[Type]) -> Result<Vec<Array>> {
-    let a = &operands[0];
-    match op {
-        matrix::Matrix::Linalg(op) => linalg::evaluate(*op, operands, outs),
-        matrix::Matrix::Qr(op) => Ok(factors(a, outs, |matrix| {
+impl Visitor<Linalg, Values> for Given<'_> {
+    fn visit(self, op: &Linalg) -> Values {
+        linalg::evaluate(*op, self.operands, self.outs)
+    }
+}
+
+impl Visitor<Qr, Values> for Given<'_> {
+    fn visit(self, op: &Qr) -> Values {
+        let a = &self.operands[0];
+        Ok(factors(a, self.outs, |matrix| {
             let (q, r) = qr(matrix, a.ty.dtype.is_complex());
             let kept = if op.complete { q.len() } else { q.len().min(matrix[0].len()) };
             vec![left(&q, kept), r.into_iter().take(kept).collect()]
-        })),
-        matrix::Matrix::Eigh(_) => Ok(factors(a, outs, |matrix| {
+        }))
+    }
+}
+
+impl Visitor<Eigh, Values> for Given<'_> {
+    fn visit(self, _: &Eigh) -> Values {
+        Ok(factors(&self.operands[0], self.outs, |matrix| {
             let (values, vectors) = eigh(matrix);
             vec![vec![values], vectors]
-        })),
-        matrix::Matrix::Svd(op) => Ok(factors(a, outs, |matrix| {
+        }))
+    }
+}
+
+impl Visitor<Svd, Values> for Given<'_> {
+    fn visit(self, op: &Svd) -> Values {
+        Ok(factors(&self.operands[0], self.outs, |matrix| {
             let (u, values, vt) = svd(matrix, op.full);
             vec![u, vec![values], vt]
-        })),
+        }))
     }
 }
 

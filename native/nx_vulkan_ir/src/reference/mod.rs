@@ -26,7 +26,7 @@ pub(crate) use elementwise::apply;
 pub use elementwise::real_function;
 pub use real::erf_inv;
 
-use array::{indices, invalid};
+use array::{Given, indices, invalid};
 
 use crate::program::ops::result_dtype;
 use crate::program::{Binary, Elementwise, Op, Operand, Program, Unary, verify};
@@ -69,11 +69,11 @@ pub fn evaluate_all(op: &Op, operands: &[Array], outs: &[Type]) -> Result<Vec<Ar
         Op::While(op) => control::repeat(op, operands, outs.len()),
         Op::Cond(op) => control::choose(op, operands),
         Op::Workgroup(program) | Op::Fused(program) => run(program, operands),
-        Op::Order(op) => order::evaluate(op, operands, outs),
-        Op::Indexing(op) => Ok(index::evaluate(op, operands, outs)),
-        Op::Windowed(op) => window::evaluate(op, operands, outs),
-        Op::Spectral(op) => Ok(fourier::evaluate(op, operands, outs)),
-        Op::Matrix(op) => matrix::evaluate(op, operands, outs),
+        Op::Order(op) => op.accept(Given { operands, outs }),
+        Op::Indexing(op) => op.accept(Given { operands, outs }),
+        Op::Windowed(op) => op.accept(Given { operands, outs }),
+        Op::Spectral(op) => op.accept(Given { operands, outs }),
+        Op::Matrix(op) => op.accept(Given { operands, outs }),
         _ => match outs {
             [out] => Ok(vec![evaluate_one(op, operands, out)?]),
             _ => Err(invalid(op, "has one result")),

@@ -2,23 +2,12 @@
 
 use std::cmp::Ordering;
 
-use super::array::{Array, indices, invalid, position};
+use super::array::{Array, Given, Values, indices, invalid, position};
 use super::{axes, elementwise};
-use crate::program::Cumulative;
-use crate::program::ops::order::{self, Order};
+use crate::Type;
+use crate::program::ops::Visitor;
+use crate::program::ops::order::{Argsort, Cumulative, Scan, Sort, TopK};
 use crate::value::Value;
-use crate::{Result, Type};
-
-/// Runs an op of operands and results that its rules accept.
-pub fn evaluate(op: &Order, operands: &[Array], outs: &[Type]) -> Result<Vec<Array>> {
-    let (a, out) = (&operands[0], &outs[0]);
-    match op {
-        Order::Sort(op) => Ok(vec![sort(a, op.axis, op.descending, false, out)]),
-        Order::Argsort(op) => Ok(vec![sort(a, op.axis, op.descending, true, out)]),
-        Order::TopK(op) => Ok(top_k(a, op.k, outs)),
-        Order::Scan(op) => Ok(vec![scan(op, a, out)?]),
-    }
-}
 
 /// The positions of the elements of every line along an axis.
 fn lines(shape: &[u64], axis: usize) -> Vec<Vec<usize>> {
@@ -43,33 +32,34 @@ fn add(a: Value, b: Value) -> Value {
     }
 }
 
-/// Every element is reduced with all before it, in the compute type, and rounded once.
-fn scan(op: &order::Scan, a: &Array, out: &Type) -> Result<Array> {
-    let order::Scan { scan, axis, reverse } = *op;
-    let wide = out.dtype.ctype().dtype();
-    let mut result = a.clone();
-    for mut line in lines(&a.ty.shape, axis) {
-        if reverse {
-            line.reverse();
+impl Visitor<Scan, Values> for Given<'_> {
+    /// Every element is reduced with all before it, in the compute type, and rounded once.
+    fn visit(self, op: &Scan) -> Values {
+        let Scan { scan, axis, reverse } = *op;
+        let (a, out) = (&self.operands[0], &self.outs[0]);
+        let wide = out.dtype.ctype().dtype();
+        let combine = |total: Value, value: Value| match scan {
+            Cumulative::Sum => Some(add(total, value)),
+            Cumulative::Product => Some(axes::multiply(total, value)),
+            Cumulative::Max | Cumulative::Min => elementwise::extreme_of_all(total, value, scan == Cumulative::Min),
+        };
+        let mut result = a.clone();
+        for mut line in lines(&a.ty.shape, axis) {
+            if reverse {
+                line.reverse();
+            }
+            let mut total: Option<Value> = None;
+            for at in line {
+                let value = a.values[at].cast(wide);
+                let next = total.map_or(Some(value), |total| combine(total, value));
+                let next = next.ok_or_else(|| invalid(&op.clone().into(), "no meaning for this type"))?;
+                result.values[at] = next.cast(out.dtype);
+                total = Some(next);
+            }
         }
-        let mut total: Option<Value> = None;
-        for at in line {
-            let value = a.values[at].cast(wide);
-            let next = match (scan, total) {
-                (_, None) => Some(value),
-                (Cumulative::Sum, Some(total)) => Some(add(total, value)),
-                (Cumulative::Product, Some(total)) => Some(axes::multiply(total, value)),
-                (Cumulative::Max | Cumulative::Min, Some(total)) => {
-                    elementwise::extreme_of_all(total, value, scan == Cumulative::Min)
-                }
-            };
-            let next = next.ok_or_else(|| invalid(&op.clone().into(), "no meaning for this type"))?;
-            result.values[at] = next.cast(out.dtype);
-            total = Some(next);
-        }
+        result.ty = out.clone();
+        Ok(vec![result])
     }
-    result.ty = out.clone();
-    Ok(result)
 }
 
 /// NaN is the largest; zeros of both signs are equal.
@@ -99,13 +89,28 @@ fn sort(a: &Array, axis: usize, descending: bool, places: bool, out: &Type) -> A
     Array::new(out, result.values)
 }
 
-/// The `k` first elements along the last axis of a descending sort, and their places.
-fn top_k(a: &Array, k: u64, outs: &[Type]) -> Vec<Array> {
-    let axis = a.ty.shape.len() - 1;
-    let first = |(is_places, out): (bool, &Type)| {
-        let sorted = sort(a, axis, true, is_places, &Type::new(out.dtype, &a.ty.shape));
-        let rows = sorted.values.chunks(a.ty.shape[axis] as usize).flat_map(|row| &row[..k as usize]).copied();
-        Array::new(out, rows.collect::<Vec<_>>())
-    };
-    [false, true].into_iter().zip(outs).map(first).collect()
+impl Visitor<Sort, Values> for Given<'_> {
+    fn visit(self, op: &Sort) -> Values {
+        Ok(vec![sort(&self.operands[0], op.axis, op.descending, false, &self.outs[0])])
+    }
+}
+
+impl Visitor<Argsort, Values> for Given<'_> {
+    fn visit(self, op: &Argsort) -> Values {
+        Ok(vec![sort(&self.operands[0], op.axis, op.descending, true, &self.outs[0])])
+    }
+}
+
+impl Visitor<TopK, Values> for Given<'_> {
+    /// The `k` first elements along the last axis of a descending sort, and their places.
+    fn visit(self, op: &TopK) -> Values {
+        let a = &self.operands[0];
+        let axis = a.ty.shape.len() - 1;
+        let first = |(is_places, out): (bool, &Type)| {
+            let sorted = sort(a, axis, true, is_places, &Type::new(out.dtype, &a.ty.shape));
+            let rows = sorted.values.chunks(a.ty.shape[axis] as usize).flat_map(|row| &row[..op.k as usize]).copied();
+            Array::new(out, rows.collect::<Vec<_>>())
+        };
+        Ok([false, true].into_iter().zip(self.outs).map(first).collect())
+    }
 }

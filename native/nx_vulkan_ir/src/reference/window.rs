@@ -1,22 +1,38 @@
 //! Ops over sliding windows.
 
-use super::array::{Array, indices, invalid, position};
+use super::array::{Array, Given, Values, indices, invalid, position};
 use super::{axes, elementwise, fold};
-use crate::program::ops::window::Windowed;
+use crate::Type;
+use crate::program::ops::Visitor;
+use crate::program::ops::window::{Window, WindowFold, WindowScatter};
 use crate::program::{Function, Op, Reduction, Windows};
 use crate::shape::Dims;
 use crate::value::Value;
-use crate::{Result, Type};
 
-/// Runs an op of operands and results that its rules accept.
-pub fn evaluate(op: &Windowed, operands: &[Array], outs: &[Type]) -> Result<Vec<Array>> {
-    let (a, out) = (&operands[0], &outs[0]);
-    let result = match op {
-        Windowed::Window(op) => reduce(op.reduction, a, &op.windows, out),
-        Windowed::WindowFold(op) => fold_windows(operands, &op.windows, &op.function, out),
-        Windowed::WindowScatter(op) => scatter([a, &operands[1], &operands[2]], &op.windows, op.max, out),
-    };
-    Ok(vec![result.ok_or_else(|| invalid(&Op::Windowed(op.clone()), "no meaning for this type"))?])
+impl Visitor<Window, Values> for Given<'_> {
+    fn visit(self, op: &Window) -> Values {
+        self.one(op, reduce(op.reduction, &self.operands[0], &op.windows, &self.outs[0]))
+    }
+}
+
+impl Visitor<WindowFold, Values> for Given<'_> {
+    fn visit(self, op: &WindowFold) -> Values {
+        self.one(op, fold_windows(self.operands, &op.windows, &op.function, &self.outs[0]))
+    }
+}
+
+impl Visitor<WindowScatter, Values> for Given<'_> {
+    fn visit(self, op: &WindowScatter) -> Values {
+        let [a, source, initial] = [0, 1, 2].map(|i| &self.operands[i]);
+        self.one(op, scatter([a, source, initial], &op.windows, op.max, &self.outs[0]))
+    }
+}
+
+impl Given<'_> {
+    /// The one result, which ops on other types than theirs don't have.
+    fn one<T: Clone + Into<Op>>(self, op: &T, result: Option<Array>) -> Values {
+        Ok(vec![result.ok_or_else(|| invalid(&op.clone().into(), "no meaning for this type"))?])
+    }
 }
 
 /// The position in the operand of element `inner` of window `outer`, or `None` in the padding.

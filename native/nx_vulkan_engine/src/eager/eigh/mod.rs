@@ -10,7 +10,9 @@ use super::call::{Call, Results};
 use super::matrix::{Work, check, compute_type, in_type, near_rows, part};
 use crate::kernels::Compile;
 use crate::kernels::linalg;
-use crate::{CType, Error, Result, Tensor, Type};
+use crate::program::ops::Visitor;
+use crate::program::ops::matrix::Eigh;
+use crate::{CType, Error, Result, Tensor};
 
 /// Up to this order a workgroup of 64 invocations has one for every pair of pairs.
 const SHORT: u64 = 16;
@@ -26,8 +28,15 @@ fn small_order(compute: CType) -> u64 {
     }
 }
 
+impl Visitor<Eigh, Result<Results>> for &Call<'_> {
+    fn visit(self, _: &Eigh) -> Result<Results> {
+        eigh(self)
+    }
+}
+
 /// Eigenvalues and eigenvectors of an op's operand.
-pub fn eigh(call: &Call<'_>, outs: &[Type]) -> Result<Results> {
+fn eigh(call: &Call<'_>) -> Result<Results> {
+    let outs = call.outs;
     check(call, outs)?;
     let a = call.operand(0)?;
     let [values_out, vectors_out] = outs else {

@@ -12,28 +12,26 @@ use std::sync::Arc;
 use smallvec::{SmallVec, smallvec};
 
 use super::call::{Call, Results};
+use super::copies;
 use super::matrix::{near_rows, part, ranges};
-use super::{copies, eigh, qr, svd};
 use crate::kernels::linalg::LinalgSpec;
 use crate::kernels::{Compile, Kernel, linalg, reach_of};
 use crate::program::Linalg;
-use crate::program::ops::matrix::Matrix;
+use crate::program::ops::Visitor;
 use crate::shape::{Space, Type};
 use crate::{CType, DType, Engine, Result, Tensor, View};
 
-/// Runs an op, which gives `outs`.
-pub fn run(call: &Call<'_>, op: &Matrix, outs: &[Type]) -> Result<Results> {
-    match op {
-        Matrix::Linalg(Linalg::TriangularSolve { lower, left_side, transform }) => {
-            Ok(smallvec![triangular::triangular_solve(call, *lower, *left_side, *transform)?])
+impl Visitor<Linalg, Result<Results>> for &Call<'_> {
+    fn visit(self, op: &Linalg) -> Result<Results> {
+        match *op {
+            Linalg::TriangularSolve { lower, left_side, transform } => {
+                Ok(smallvec![triangular::triangular_solve(self, lower, left_side, transform)?])
+            }
+            Linalg::Cholesky => Ok(smallvec![cholesky::cholesky(self)?]),
+            Linalg::Determinant => Ok(smallvec![lu::determinant(self)?]),
+            Linalg::Lu => lu::lu(self, self.outs),
+            Linalg::Solve => lu::solve(self, self.outs),
         }
-        Matrix::Linalg(Linalg::Cholesky) => Ok(smallvec![cholesky::cholesky(call)?]),
-        Matrix::Linalg(Linalg::Determinant) => Ok(smallvec![lu::determinant(call)?]),
-        Matrix::Linalg(Linalg::Lu) => lu::lu(call, outs),
-        Matrix::Linalg(Linalg::Solve) => lu::solve(call, outs),
-        Matrix::Qr(op) => qr::qr(call, op.complete, outs),
-        Matrix::Eigh(_) => eigh::eigh(call, outs),
-        Matrix::Svd(op) => svd::svd(call, op.full, outs),
     }
 }
 

@@ -1,9 +1,9 @@
 //! Ops along one axis whose results depend on the order of its elements.
 
+use nx_vulkan_engine::program::Op;
 use nx_vulkan_engine::program::attribute::Axes;
 use nx_vulkan_engine::program::ops::index::{Take, TakeAlongAxis};
-use nx_vulkan_engine::program::ops::order::{Argsort, Scan, Sort, TopK};
-use nx_vulkan_engine::program::{Cumulative, Op};
+use nx_vulkan_engine::program::ops::order::{Argsort, Cumulative, Scan, Sort, TopK};
 use nx_vulkan_engine::reference::{self, Array};
 use nx_vulkan_engine::{DType, Tensor, Type, Value};
 

@@ -250,6 +250,13 @@ pub trait Member {
     fn of_family(self) -> Self::Family;
 }
 
+/// Who has something to do for the op `T` of a family, which gives an `R`: its call, its value, its other words. Where
+/// an op of the family has none, rustc says so.
+pub trait Visitor<T, R> {
+    /// Does it.
+    fn visit(self, op: &T) -> R;
+}
+
 /// A family of ops: an enum of them, each of its own type, and all of their names. That type has its [`OpKind`] and
 /// `names`, of whatever holds such ops: families don't know [`Op`](crate::program::Op), which holds them.
 macro_rules! family {
@@ -262,6 +269,11 @@ macro_rules! family {
         impl $family {
             pub(super) fn kind(&self) -> &dyn OpKind {
                 match self { $($family::$op(op) => op),* }
+            }
+
+            /// What the visitor does for the op that it is.
+            pub fn accept<R>(&self, visitor: impl $($crate::program::ops::Visitor<$op, R> +)*) -> R {
+                match self { $($family::$op(op) => $crate::program::ops::Visitor::<$op, R>::visit(visitor, op)),* }
             }
 
             pub(super) fn names<Of: $(From<$op> +)* 'static>() -> Names<Of> {

@@ -33,7 +33,7 @@ use crate::{Error, Result, Type};
 
 pub use elementwise::{Binary, Elementwise, Rule, Unary, accepts, result_dtype};
 pub(super) use elementwise::{joint_shape, keeps_bits};
-pub use kind::{Arity, Class, Facts, Instance, Member, OpKind};
+pub use kind::{Arity, Class, Facts, Instance, Member, OpKind, Visitor};
 pub use rules::{PHASE_WORK, multiplied};
 pub use transform::flops_of_transform;
 

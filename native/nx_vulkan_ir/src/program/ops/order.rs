@@ -1,10 +1,12 @@
 //! Ops that order the elements along an axis, or combine them one after the other.
 
+use super::elementwise::Binary;
 use super::kind::{Check, Class, Facts, Names, OpKind, family, named};
 use super::rules::{along, axis_attr, combine_work, f32, flag_attr, one, ordered, s32, same_dtype, same_shape};
-use crate::program::attribute::Cumulative;
+use crate::program::attribute::{Reduction, Scalar, named_enum};
 use crate::program::wire::{Attr, Attrs};
-use crate::{Result, Type};
+use crate::value::range;
+use crate::{DType, Result, Type};
 
 family! {
     /// Ops along one axis whose results depend on the order of its elements.
@@ -140,6 +142,50 @@ impl OpKind for TopK {
         *last = self.k;
         same_shape(&shape, values)?;
         same_shape(&shape, places)
+    }
+}
+
+named_enum! {
+    /// Running reductions along an axis.
+    Cumulative {
+        Sum = "cumulative_sum", Product = "cumulative_product", Max = "cumulative_max", Min = "cumulative_min",
+    }
+}
+
+impl Cumulative {
+    /// The reduction of the elements up to each, and what it makes of two.
+    fn parts(self) -> (Reduction, Binary) {
+        match self {
+            Cumulative::Sum => (Reduction::Sum, Binary::Add),
+            Cumulative::Product => (Reduction::Product, Binary::Multiply),
+            Cumulative::Max => (Reduction::Max, Binary::Max),
+            Cumulative::Min => (Reduction::Min, Binary::Min),
+        }
+    }
+
+    /// The reduction that runs along the axis.
+    pub fn reduction(self) -> Reduction {
+        self.parts().0
+    }
+
+    /// What combines the reductions of neighbouring parts.
+    pub fn combine(self) -> Binary {
+        self.parts().1
+    }
+
+    /// The number that changes nothing.
+    pub(in crate::program) fn identity(self, dtype: DType) -> Scalar {
+        let whole = dtype.is_integer();
+        match self {
+            Cumulative::Sum if whole => Scalar::Int(0),
+            Cumulative::Product if whole => Scalar::Int(1),
+            Cumulative::Max if whole => Scalar::Int(range(dtype).0),
+            Cumulative::Min if whole => Scalar::Int(range(dtype).1),
+            Cumulative::Sum => Scalar::Float(0.0),
+            Cumulative::Product => Scalar::Float(1.0),
+            Cumulative::Max => Scalar::Float(f64::NEG_INFINITY),
+            Cumulative::Min => Scalar::Float(f64::INFINITY),
+        }
     }
 }
 

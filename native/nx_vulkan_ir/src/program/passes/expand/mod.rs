@@ -4,21 +4,15 @@
 mod linear;
 mod order;
 
-use linear::Triangle;
-use order::MAX_SCAN;
-
 use super::rewrite::Rewriter;
 use crate::program::linalg::{Linalg, Transform};
 use crate::program::ops::matrix::Matrix;
-use crate::program::ops::order::{Argsort, Order, Scan, Sort};
 use crate::program::{Builder, Instruction, Op, Operand, Program};
 use crate::{DType, Result, Type};
+use linear::Triangle;
 
 /// Rows and columns of the largest matrix.
 const MAX_ORDER: u64 = 64;
-
-/// Elements of the longest sort, each of which is compared with all others.
-const MAX_SORT: u64 = 512;
 
 pub fn run(program: &Program) -> Result<Program> {
     let mut new = Rewriter::new(program);
@@ -43,19 +37,11 @@ fn expanded(instruction: &Instruction, types: &[Type]) -> Result<Option<Program>
     let inputs: Vec<Operand> = types.iter().map(|ty| b.input(ty.dtype, &ty.shape)).collect();
     let is_small = a.shape.last().is_some_and(|&n| (1..=MAX_ORDER).contains(&n));
     let is_real = types.iter().chain([out]).all(|ty| matches!(ty.dtype, DType::F32 | DType::F64));
-    let length = |axis: usize| types[0].shape.get(axis).copied().unwrap_or(0);
     let results = match (&instruction.op, &inputs[..]) {
-        (&Op::Order(Order::Scan(Scan { scan, axis, reverse })), &[a])
-            if has_scan(&types[0]) && length(axis) <= MAX_SCAN =>
-        {
-            vec![order::cumulative(&b, a, scan, axis, reverse)]
-        }
-        (&Op::Order(Order::Sort(Sort { axis, descending })), &[a]) if length(axis) <= MAX_SORT => {
-            vec![order::sorted(&b, a, axis, descending)]
-        }
-        (&Op::Order(Order::Argsort(Argsort { axis, descending })), &[a]) if length(axis) <= MAX_SORT => {
-            vec![order::argsorted(&b, a, axis, descending, out.dtype)]
-        }
+        (Op::Order(op), &[a]) => match op.accept(order::Expansion { b: &b, a, out: out.dtype }) {
+            Some(result) => vec![result],
+            None => return Ok(None),
+        },
         (&Op::Matrix(Matrix::Linalg(op)), _) if is_small && is_real => {
             let same = |&a: &Operand| if b.ty(a).dtype == out.dtype { a } else { b.as_type(a, out.dtype) };
             match (op, &inputs.iter().map(same).collect::<Vec<_>>()[..]) {
@@ -74,16 +60,11 @@ fn expanded(instruction: &Instruction, types: &[Type]) -> Result<Option<Program>
     b.finish(&results).map(Some)
 }
 
-/// Whether reductions give what scans of the type do: sums of u64 are s64, and those of narrow types wider.
-fn has_scan(ty: &Type) -> bool {
-    ty.dtype.is_canonical() && ty.dtype != DType::U64
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::program::Cumulative;
+    use crate::program::ops::order::{Argsort, Cumulative, Scan, Sort};
     use crate::reference::{self, Array};
     use crate::value::Value;
 
@@ -120,7 +101,6 @@ mod tests {
 
     #[test]
     fn scans_of_all_kinds_lengths_and_axes() {
-        let kinds = [Cumulative::Sum, Cumulative::Product, Cumulative::Max, Cumulative::Min];
         let shapes: [(&[u64], usize); 9] = [
             (&[1], 0),
             (&[7], 0),
@@ -132,7 +112,7 @@ mod tests {
             (&[19, 2, 3], 0),
             (&[2, 33, 3], 1),
         ];
-        for (scan, reverse) in kinds.iter().flat_map(|&kind| [(kind, false), (kind, true)]) {
+        for (scan, reverse) in Cumulative::ALL.iter().flat_map(|&kind| [(kind, false), (kind, true)]) {
             for (shape, axis) in shapes {
                 let ty = Type::new(DType::F64, shape);
                 let op = Op::from(Scan { scan, axis, reverse });

@@ -2,44 +2,55 @@
 
 use smallvec::smallvec;
 
-use crate::program::attribute::Scalar;
+use crate::program::ops::Visitor;
 use crate::program::ops::index::TakeAlongAxis;
-use crate::program::{Binary, Builder, Cumulative, Op, Operand, Reduction, Unary};
-use crate::{DType, Type, value};
+use crate::program::ops::order::{Argsort, Cumulative, Scan, Sort, TopK};
+use crate::program::{Builder, Op, Operand, Reduction, Unary};
+use crate::{DType, Type};
 
 /// Elements that each element of a scan is combined of in one reduction, which one invocation does where it is read.
 const BLOCK: u64 = 16;
 
 /// Elements of the longest scan: three levels of blocks.
-pub const MAX_SCAN: u64 = BLOCK * BLOCK * BLOCK;
+const MAX_SCAN: u64 = BLOCK * BLOCK * BLOCK;
+
+/// Elements of the longest sort, each of which is compared with all others.
+const MAX_SORT: u64 = 512;
+
+/// The operand of an op, which gives elements of a type: visits give its result where it is one of those.
+#[derive(Clone, Copy)]
+pub struct Expansion<'a> {
+    pub b: &'a Builder,
+    pub a: Operand,
+    pub out: DType,
+}
+
+impl Expansion<'_> {
+    fn length(&self, axis: usize) -> u64 {
+        self.b.ty(self.a).shape.get(axis).copied().unwrap_or(0)
+    }
+}
 
 /// Elements before and after an axis, for each place along it.
 fn around(shape: &[u64], axis: usize) -> [u64; 2] {
     [shape[..axis].iter().product(), shape[axis + 1..].iter().product()]
 }
 
-pub fn cumulative(b: &Builder, a: Operand, scan: Cumulative, axis: usize, reverse: bool) -> Operand {
-    let ty = b.ty(a);
-    let turned = |a: Operand| match reverse {
-        true => b.push(Op::Reverse { axes: smallvec![axis] }, &[a], &ty),
-        false => a,
-    };
-    let [outer, inner] = around(&ty.shape, axis);
-    let lines = b.reshape(turned(a), &[outer, ty.shape[axis], inner]);
-    turned(b.reshape(along_lines(b, lines, scan), &ty.shape))
-}
-
-/// The number that changes nothing.
-fn identity(scan: Cumulative, dtype: DType) -> Scalar {
-    match (scan, dtype.is_integer()) {
-        (Cumulative::Sum, true) => Scalar::Int(0),
-        (Cumulative::Product, true) => Scalar::Int(1),
-        (Cumulative::Max, true) => Scalar::Int(value::range(dtype).0),
-        (Cumulative::Min, true) => Scalar::Int(value::range(dtype).1),
-        (Cumulative::Sum, false) => Scalar::Float(0.0),
-        (Cumulative::Product, false) => Scalar::Float(1.0),
-        (Cumulative::Max, false) => Scalar::Float(f64::NEG_INFINITY),
-        (Cumulative::Min, false) => Scalar::Float(f64::INFINITY),
+impl Visitor<Scan, Option<Operand>> for Expansion<'_> {
+    fn visit(self, &Scan { scan, axis, reverse }: &Scan) -> Option<Operand> {
+        let Expansion { b, a, .. } = self;
+        let ty = b.ty(a);
+        // Reductions give what scans do: sums of u64 are s64, and those of narrow types wider.
+        if !ty.dtype.is_canonical() || ty.dtype == DType::U64 || self.length(axis) > MAX_SCAN {
+            return None;
+        }
+        let turned = |a: Operand| match reverse {
+            true => b.push(Op::Reverse { axes: smallvec![axis] }, &[a], &ty),
+            false => a,
+        };
+        let [outer, inner] = around(&ty.shape, axis);
+        let lines = b.reshape(turned(a), &[outer, ty.shape[axis], inner]);
+        Some(turned(b.reshape(along_lines(b, lines, scan), &ty.shape)))
     }
 }
 
@@ -48,19 +59,13 @@ fn identity(scan: Cumulative, dtype: DType) -> Scalar {
 fn along_lines(b: &Builder, a: Operand, scan: Cumulative) -> Operand {
     let ty = b.ty(a);
     let &[outer, n, inner] = &ty.shape[..] else { return a };
-    let nothing = b.constant(ty.dtype, identity(scan, ty.dtype));
-    let (reduction, combine) = match scan {
-        Cumulative::Sum => (Reduction::Sum, Binary::Add),
-        Cumulative::Product => (Reduction::Product, Binary::Multiply),
-        Cumulative::Max => (Reduction::Max, Binary::Max),
-        Cumulative::Min => (Reduction::Min, Binary::Min),
-    };
+    let nothing = b.constant(ty.dtype, scan.identity(ty.dtype));
     if n <= BLOCK {
         let place = |axis| b.iota(DType::U32, &[n, n, 1], Some(axis));
         let all = b.push(Op::Broadcast { axes: smallvec![0, 2, 3] }, &[a], &Type::new(ty.dtype, &[outer, n, n, inner]));
         // What comes later is left out, not multiplied by zero: so NaN and infinities stay where they are.
         let up_to = b.select(b.less_equal(place(1), place(0)), all, nothing);
-        return b.reduce(reduction, up_to, &[2], false);
+        return b.reduce(scan.reduction(), up_to, &[2], false);
     }
     let size = (1..BLOCK).find(|size| size * size >= n).unwrap_or(BLOCK);
     let blocks = n.div_ceil(size);
@@ -73,7 +78,7 @@ fn along_lines(b: &Builder, a: Operand, scan: Cumulative) -> Operand {
     let totals = b.slice(within, &[0, size - 1, 0], &[outer * blocks, 1, inner]);
     let ends = along_lines(b, b.reshape(totals, &[outer, blocks, inner]), scan);
     let before = b.reshape(padded(ends, 1, -1, blocks), &[outer * blocks, 1, inner]);
-    let all = b.reshape(b.binary(combine, before, within), &[outer, blocks * size, inner]);
+    let all = b.reshape(b.binary(scan.combine(), before, within), &[outer, blocks * size, inner]);
     b.slice(all, &[0, 0, 0], &[outer, n, inner])
 }
 
@@ -108,19 +113,37 @@ fn places(b: &Builder, a: Operand, descending: bool) -> Operand {
     b.as_type(found, DType::S32)
 }
 
-pub fn sorted(b: &Builder, a: Operand, axis: usize, descending: bool) -> Operand {
-    let ty = b.ty(a);
-    let [outer, inner] = around(&ty.shape, axis);
-    let lines = b.reshape(a, &[outer, ty.shape[axis], inner]);
-    let places = places(b, lines, descending);
-    let found = b.push(Op::from(TakeAlongAxis { axis: 1 }), &[lines, places], &b.ty(lines));
-    b.reshape(found, &ty.shape)
+impl Visitor<Sort, Option<Operand>> for Expansion<'_> {
+    fn visit(self, &Sort { axis, descending }: &Sort) -> Option<Operand> {
+        let Expansion { b, a, .. } = self;
+        if self.length(axis) > MAX_SORT {
+            return None;
+        }
+        let ty = b.ty(a);
+        let [outer, inner] = around(&ty.shape, axis);
+        let lines = b.reshape(a, &[outer, ty.shape[axis], inner]);
+        let places = places(b, lines, descending);
+        let found = b.push(Op::from(TakeAlongAxis { axis: 1 }), &[lines, places], &b.ty(lines));
+        Some(b.reshape(found, &ty.shape))
+    }
 }
 
-pub fn argsorted(b: &Builder, a: Operand, axis: usize, descending: bool, dtype: DType) -> Operand {
-    let ty = b.ty(a);
-    let [outer, inner] = around(&ty.shape, axis);
-    let places = places(b, b.reshape(a, &[outer, ty.shape[axis], inner]), descending);
-    let places = b.reshape(places, &ty.shape);
-    if dtype == DType::S32 { places } else { b.as_type(places, dtype) }
+impl Visitor<Argsort, Option<Operand>> for Expansion<'_> {
+    fn visit(self, &Argsort { axis, descending }: &Argsort) -> Option<Operand> {
+        let Expansion { b, a, out } = self;
+        if self.length(axis) > MAX_SORT {
+            return None;
+        }
+        let ty = b.ty(a);
+        let [outer, inner] = around(&ty.shape, axis);
+        let places = places(b, b.reshape(a, &[outer, ty.shape[axis], inner]), descending);
+        let places = b.reshape(places, &ty.shape);
+        Some(if out == DType::S32 { places } else { b.as_type(places, out) })
+    }
+}
+
+impl Visitor<TopK, Option<Operand>> for Expansion<'_> {
+    fn visit(self, _: &TopK) -> Option<Operand> {
+        None
+    }
 }
