@@ -12,17 +12,25 @@ defmodule Nx.Vulkan.Ops do
   @callbacks for {callback, _arity} <- Nx.Backend.behaviour_info(:callbacks), do: callback
 
   @elementwise for {op, _operands, _kind} <- Table.elementwise(), do: op
-  @unary for({op, 1, _kind} <- Table.elementwise(), op in @callbacks, do: op) ++ [:bitcast, :reshape]
+  @elements for({op, 1, _kind} <- Table.elementwise(), op in @callbacks, do: op)
   @binary for {op, 2, _kind} <- Table.elementwise(), op in @callbacks, do: op
   @ternary for {op, 3, _kind} <- Table.elementwise(), op in @callbacks, do: op
 
   # With the number of their arguments, less the template of the result.
   @others Enum.map(@ternary, &{&1, 3}) ++
-            [squeeze: 2, eye: 0, iota: 1, broadcast: 3, transpose: 2, reverse: 2, concatenate: 2, stack: 2] ++
-            [gather: 3, indexed_add: 4, indexed_put: 4, pad: 3, slice: 4, put_slice: 3, dot: 6, conv: 3] ++
+            [squeeze: 2, eye: 0, iota: 1, broadcast: 3, concatenate: 2, stack: 2, gather: 3] ++
+            [indexed_add: 4, indexed_put: 4, pad: 3, slice: 4, put_slice: 3, dot: 6, conv: 3] ++
             [all: 2, any: 2, sum: 2, product: 2, reduce_max: 2, reduce_min: 2, argmax: 2, argmin: 2] ++
             [window_sum: 3, window_product: 3, window_max: 3, window_min: 3] ++
             [window_scatter_max: 5, window_scatter_min: 5, sort: 2, argsort: 2, triangular_solve: 3, fft: 2, ifft: 2]
+
+  # All other views: the arguments are the operand, and the attributes in the engine's order.
+  @views for {op, :view, attributes} <- Table.moves(),
+             op in @callbacks and not Keyword.has_key?(@others, op),
+             do: {op, attributes}
+
+  @unary @elements ++ for({op, []} <- @views, do: op)
+  @others @others ++ for({op, [_ | _] = attributes} <- @views, do: {op, 1 + length(attributes)})
 
   @reductions [:all, :any, :sum, :product, :reduce_max, :reduce_min]
 
@@ -49,6 +57,12 @@ defmodule Nx.Vulkan.Ops do
   @doc "Whether each element of the result is a function of the operands' elements at its place."
   def elementwise?(op), do: op in @elementwise
 
+  @doc "Ops whose results have elements of their operands, or are made of nothing, each in their place."
+  def moves, do: for({op, _kind, _attributes} <- Table.moves(), do: op)
+
+  @doc "Those that see the elements of their operand in another way."
+  def views, do: for({op, :view, _attributes} <- Table.moves(), do: op)
+
   @predicates for {op, _operands, :predicate} <- Table.elementwise(), do: op
 
   @doc "Whether the result is 0 or 1, of u8."
@@ -65,7 +79,6 @@ defmodule Nx.Vulkan.Ops do
   def instruction(:eye, []), do: {[], []}
   def instruction(:iota, [axis]), do: {[axis: axis], []}
   def instruction(:broadcast, [a, _shape, axes]), do: {[axes: axes], [a]}
-  def instruction(op, [a, axes]) when op in [:transpose, :reverse], do: {[axes: axes], [a]}
   def instruction(op, [tensors, axis]) when op in [:concatenate, :stack], do: {[axis: axis], tensors}
   def instruction(:gather, [a, indices, opts]), do: {[axes: opts[:axes]], [a, indices]}
 
@@ -143,6 +156,10 @@ defmodule Nx.Vulkan.Ops do
   end
 
   def instruction(op, [a, opts]) when op in [:fft, :ifft], do: {fourier(opts[:axis], opts[:length], opts[:eps]), [a]}
+
+  for {op, [_ | _] = attributes} <- @views do
+    def instruction(unquote(op), [a | values]), do: {Enum.zip(unquote(attributes), values), [a]}
+  end
 
   # A start that is a tensor is an operand, and nil among the attributes.
   defp split_starts(starts) do

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
+use nx_vulkan_ir::program::Op;
 use nx_vulkan_ir::program::ops::{Class, Elementwise, Rule, Sample, samples};
 use nx_vulkan_ir::program::verify;
 use nx_vulkan_ir::{DType, Type};
@@ -16,8 +17,8 @@ const HEAD: &str = r#"defmodule Nx.Vulkan.Ops.Table do
   @moduledoc false
 
   # Written by `cargo xtask ops` from native/nx_vulkan_ir/src/program/ops/ and dtype.rs: the ops, those that are
-  # functions of elements and the others, and the types, by Nx's names. Whatever else speaks of them asks
-  # `Nx.Vulkan.Ops`.
+  # functions of elements, those that move elements and the others, and the types, by Nx's names. Whatever else speaks
+  # of them asks `Nx.Vulkan.Ops`.
 
   # `{op, operands, kind}`: a `:predicate` gives 0 or 1, of u8; `:integer` takes integers alone; `:complex` is about the
   # parts of complex numbers; `:cast` gives the type that it is asked for; `:number` is all others.
@@ -33,6 +34,10 @@ const TAIL: &str = r#"
   @doc "The other ops that compute."
   @spec structured :: [{op :: atom, attributes :: [atom], operands :: non_neg_integer, results :: pos_integer, boolean}]
   def structured, do: @structured
+
+  @doc "The ops whose results have elements of their operands, or are made of nothing, each in their place."
+  @spec moves :: [{op :: atom, kind :: :source | :view | :placement, attributes :: [atom]}]
+  def moves, do: @moves
 
   @doc "The types."
   @spec types :: [Nx.Type.t()]
@@ -53,6 +58,35 @@ fn kind(op: Elementwise) -> &'static str {
         Rule::Part | Rule::Complex => "complex",
         Rule::Same | Rule::Real | Rule::Float | Rule::RealFloat | Rule::Magnitude => "number",
     }
+}
+
+/// The row of an op that moves elements, or makes them of nothing.
+fn moves(name: &str, Sample { op, .. }: &Sample) -> Option<String> {
+    let kind = match op.class() {
+        Class::Source => "source",
+        Class::View => "view",
+        Class::Placement | Class::Padding => "placement",
+        Class::Elementwise
+        | Class::Reduction
+        | Class::Fold
+        | Class::Window
+        | Class::Order
+        | Class::Product
+        | Class::Gather
+        | Class::Scatter
+        | Class::Transform
+        | Class::Matrix
+        | Class::Loop
+        | Class::Branch
+        | Class::Kernel
+        | Class::Fence => return None,
+    };
+    Some(format!("    {{:{name}, :{kind}, [{}]}}", attributes(op)))
+}
+
+/// The names of an op's attributes.
+fn attributes(op: &Op) -> String {
+    op.attrs().iter().map(|(attribute, _)| format!(":{attribute}")).collect::<Vec<_>>().join(", ")
 }
 
 /// The row of an op that computes, is no function of elements and runs no program.
@@ -82,11 +116,12 @@ fn structured(name: &str, Sample { op, operands, outs }: &Sample) -> Option<Stri
         types.iter().map(as_complex).collect()
     };
     let takes_complex = verify::instruction(op, &complex(operands).iter().collect::<Vec<_>>(), &complex(outs)).is_ok();
-    let attributes: Vec<String> = op.attrs().iter().map(|(attribute, _)| format!(":{attribute}")).collect();
+    let attributes = attributes(op);
     let others = format!("{}, {}, {takes_complex}}}", operands.len(), outs.len());
-    let row = format!("    {{:{name}, [{}], {others}", attributes.join(", "));
+    let row = format!("    {{:{name}, [{attributes}], {others}");
     // As `mix format` has it.
-    let lines = || format!("    {{:{name},\n     [\n       {}\n     ], {others}", attributes.join(",\n       "));
+    let lines =
+        || format!("    {{:{name},\n     [\n       {}\n     ], {others}", attributes.replace(", ", ",\n       "));
     Some(if row.len() < LINE { row } else { lines() })
 }
 
@@ -110,6 +145,8 @@ fn table() -> String {
     let rows: Vec<String> = samples().iter().filter_map(|(name, sample)| structured(name, sample)).collect();
     text += "  # `{op, attributes, operands, results, whether it takes complex numbers}`.\n";
     let _ = write!(text, "  @structured [\n{}\n  ]\n\n", rows.join(",\n"));
+    let rows: Vec<String> = samples().iter().filter_map(|(name, sample)| moves(name, sample)).collect();
+    let _ = write!(text, "  # `{{op, kind, attributes}}`.\n  @moves [\n{}\n  ]\n\n", rows.join(",\n"));
     let (integers, others): (Vec<DType>, Vec<DType>) = DType::ALL.into_iter().partition(|dtype| dtype.is_integer());
     let list = |types: Vec<DType>| types.into_iter().map(entry).collect::<Vec<String>>().join(", ");
     let _ = write!(text, "  @types [{}] ++\n           [{}]\n", list(integers), list(others));

@@ -27,7 +27,7 @@ defmodule Nx.Vulkan.ScalarFunction do
   @max_captured 62
 
   # These change nothing about one element but, at most, its type.
-  @moves [:reshape, :squeeze, :broadcast, :transpose, :reverse, :sum, :product, :reduce_max, :reduce_min]
+  @moves (Ops.views() -- [:bitcast, :slice]) ++ [:sum, :product, :reduce_max, :reduce_min]
 
   # The value of a traced tensor is `{:traced, id, value}` with the id of the trace and a `t:value/0`,
   # `{:constant, number}`, or the data of a tensor on the device.

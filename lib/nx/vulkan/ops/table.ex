@@ -2,8 +2,8 @@ defmodule Nx.Vulkan.Ops.Table do
   @moduledoc false
 
   # Written by `cargo xtask ops` from native/nx_vulkan_ir/src/program/ops/ and dtype.rs: the ops, those that are
-  # functions of elements and the others, and the types, by Nx's names. Whatever else speaks of them asks
-  # `Nx.Vulkan.Ops`.
+  # functions of elements, those that move elements and the others, and the types, by Nx's names. Whatever else speaks
+  # of them asks `Nx.Vulkan.Ops`.
 
   # `{op, operands, kind}`: a `:predicate` gives 0 or 1, of u8; `:integer` takes integers alone; `:complex` is about the
   # parts of complex numbers; `:cast` gives the type that it is asked for; `:number` is all others.
@@ -134,6 +134,24 @@ defmodule Nx.Vulkan.Ops.Table do
     {:svd, [:full], 1, 3, false}
   ]
 
+  # `{op, kind, attributes}`.
+  @moves [
+    {:constant, :source, [:value]},
+    {:eye, :source, []},
+    {:iota, :source, [:axis]},
+    {:bitcast, :view, []},
+    {:reshape, :view, []},
+    {:squeeze, :view, []},
+    {:broadcast, :view, [:axes]},
+    {:transpose, :view, [:axes]},
+    {:slice, :view, [:starts, :strides, :lengths]},
+    {:concatenate, :placement, [:axis]},
+    {:stack, :placement, [:axis]},
+    {:put_slice, :placement, [:starts]},
+    {:reverse, :view, [:axes]},
+    {:pad, :placement, [:low, :high, :interior]}
+  ]
+
   @types [s: 2, s: 4, s: 8, s: 16, s: 32, s: 64, u: 2, u: 4, u: 8, u: 16, u: 32, u: 64] ++
            [f: 8, f8_e4m3fn: 8, bf: 16, f: 16, f: 32, f: 64, c: 64, c: 128]
 
@@ -146,6 +164,10 @@ defmodule Nx.Vulkan.Ops.Table do
   @doc "The other ops that compute."
   @spec structured :: [{op :: atom, attributes :: [atom], operands :: non_neg_integer, results :: pos_integer, boolean}]
   def structured, do: @structured
+
+  @doc "The ops whose results have elements of their operands, or are made of nothing, each in their place."
+  @spec moves :: [{op :: atom, kind :: :source | :view | :placement, attributes :: [atom]}]
+  def moves, do: @moves
 
   @doc "The types."
   @spec types :: [Nx.Type.t()]

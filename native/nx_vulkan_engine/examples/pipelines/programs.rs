@@ -3,6 +3,7 @@
 use nx_vulkan_engine::program::attribute::{Axes, Scalar};
 use nx_vulkan_engine::program::ops::index::{IndexedAdd, IndexedPut};
 use nx_vulkan_engine::program::ops::matrix::{Eigh, Qr, Svd};
+use nx_vulkan_engine::program::ops::moved::Reverse;
 use nx_vulkan_engine::program::ops::order::{Argsort, Cumulative, Scan, Sort};
 use nx_vulkan_engine::program::ops::transform::Fft;
 use nx_vulkan_engine::program::ops::window::Window;
@@ -203,7 +204,7 @@ fn structure() -> Vec<Named> {
             let x = b.input(dtype, &[1000, 700]);
             let indices = b.input(DType::S32, &[5000]);
             let (column, updates) = (b.input(DType::S32, &[5000, 1]), b.input(dtype, &[5000, 700]));
-            let reversed = b.push(Op::Reverse { axes: axes(&[0]) }, &[x], &Type::new(dtype, &[1000, 700]));
+            let reversed = b.push(Op::from(Reverse { axes: axes(&[0]) }), &[x], &Type::new(dtype, &[1000, 700]));
             vec![
                 b.transpose(x, &[1, 0]),
                 b.concatenate(&[x, reversed], 1),

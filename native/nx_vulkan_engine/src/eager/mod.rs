@@ -184,10 +184,9 @@ fn single(call: &Call<'_>) -> Result<Tensor> {
         | Op::Matrix(_) => Err(call.invalid("gives a list of results".into())),
         Op::Broadcast { .. }
         | Op::Transpose { .. }
-        | Op::Reverse { .. }
         | Op::Slice { .. }
         | Op::PutSlice { .. }
-        | Op::Pad { .. }
+        | Op::Moved(_)
         | Op::Concatenate { .. }
         | Op::Stack { .. } => movement::moved(call),
     }

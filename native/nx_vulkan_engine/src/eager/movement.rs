@@ -1,6 +1,7 @@
 //! Ops that only move elements: their index maps as views, and as copies between views.
 
 use nx_vulkan_ir::program::index_map::{self, IndexMap, Line, Part};
+use nx_vulkan_ir::program::ops::moved::Pad;
 use nx_vulkan_spirv::access::Element;
 use smallvec::SmallVec;
 
@@ -43,7 +44,7 @@ pub fn fill_around(
     config: &[(i64, i64, u64)],
     result: &Tensor,
 ) -> Result<()> {
-    let pad = Op::Pad { config: config.into() };
+    let pad = Op::from(Pad { config: config.into() });
     let map = pad.index_map(&[&a.view.shape, &[]], &result.view.shape);
     let map = map.ok_or_else(|| call.invalid("padding that is none".into()))?;
     place(call, &map, &[a.clone(), value.clone()], result)

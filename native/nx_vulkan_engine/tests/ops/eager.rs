@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use nx_vulkan_engine::program::attribute::{Axes, Scalar};
 use nx_vulkan_engine::program::ops::index::{Gather, IndexedAdd, IndexedPut};
+use nx_vulkan_engine::program::ops::moved::{Pad, Reverse};
 use nx_vulkan_engine::program::{Binary, Op, Reduction, Unary};
 use nx_vulkan_engine::{Compile, DType, Engine, Tensor, Type, eager};
 
@@ -61,7 +62,7 @@ fn elementwise_of_all_layouts() {
     let twice = run(Op::Binary(Binary::Multiply), &[t.clone(), t.clone()], DType::F32, &[5, 3]);
     let expected: Vec<f32> = (0..15).map(|i| ((i % 3) * 5 + i / 3) as f32).map(|x| x * x).collect();
     assert_eq!(to_f32s(&twice), expected);
-    let reversed = run(Op::Reverse { axes: axes(&[0, 1]) }, from_ref(&a), DType::F32, &[3, 5]);
+    let reversed = run(Op::from(Reverse { axes: axes(&[0, 1]) }), from_ref(&a), DType::F32, &[3, 5]);
     assert_eq!(to_f32s(&reversed), (0..15).rev().map(|i| i as f32).collect::<Vec<_>>());
     let flat = run(Op::Reshape, &[t], DType::F32, &[15]);
     assert_eq!(to_f32s(&flat)[..4], [0., 5., 10., 1.]);
@@ -202,7 +203,7 @@ fn products_of_any_axes() {
 fn moving_elements() {
     let a = f32s(&[2, 3], &counted(6));
     let padded = run(
-        Op::Pad { config: [(1, -1, 0), (0, 2, 1)].into_iter().collect() },
+        Op::from(Pad { config: [(1, -1, 0), (0, 2, 1)].into_iter().collect() }),
         &[a.clone(), f32s(&[], &[9.])],
         DType::F32,
         &[2, 7],
@@ -307,7 +308,7 @@ fn reversed_operands_of_every_kernel() {
     let (m, k) = (20usize, 24usize);
     let a = f32s(&[m as u64, k as u64], &counted(m * k));
     let flip =
-        |axes_: &[usize]| run(Op::Reverse { axes: axes(axes_) }, from_ref(&a), DType::F32, &[m as u64, k as u64]);
+        |axes_: &[usize]| run(Op::from(Reverse { axes: axes(axes_) }), from_ref(&a), DType::F32, &[m as u64, k as u64]);
     let at = |r: usize, c: usize| (r * k + c) as f32;
     let sum = |axis| Op::Reduce { reduction: Reduction::Sum, axes: axes(&[axis]), tie_high: false };
     let rows = run(sum(1), &[flip(&[0])], DType::F32, &[m as u64]);
@@ -363,8 +364,12 @@ fn tensors_above_4_gib() {
     );
     assert_eq!(sum.to_nx_bytes(engine(), None).unwrap(), (rows * 15).to_ne_bytes());
     // An odd number of bytes above 4 GiB, written and read at its end.
-    let filled =
-        run(Op::Pad { config: [(0, (n - rows * 5) as i64, 0)].into_iter().collect() }, &[flat, one], DType::U8, &[n]);
+    let filled = run(
+        Op::from(Pad { config: [(0, (n - rows * 5) as i64, 0)].into_iter().collect() }),
+        &[flat, one],
+        DType::U8,
+        &[n],
+    );
     let last = run(
         Op::Slice {
             starts: [Some(n as i64 - 12)].into_iter().collect(),

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use nx_vulkan_engine::kernels::Reach;
 use nx_vulkan_engine::program::attribute::Scalar;
 use nx_vulkan_engine::program::ops::index::{Gather, IndexedAdd, IndexedPut, Take, TakeAlongAxis};
+use nx_vulkan_engine::program::ops::moved::Reverse;
 use nx_vulkan_engine::program::ops::order::{Argsort, Cumulative, Scan, Sort, TopK};
 use nx_vulkan_engine::program::ops::transform::Fft;
 use nx_vulkan_engine::program::ops::window::{Window, WindowScatter};
@@ -225,7 +226,7 @@ impl On {
             b.equal(b.reshape(t[0], &[8, rows]), of_index(b, index, dtype))
         });
         assert_eq!(right, 8 * rows, "transpose of {dtype}[{n}]");
-        let op = Op::Reverse { axes: smallvec![0] };
+        let op = Op::from(Reverse { axes: smallvec![0] });
         let back = self.op(&op, &[&x], &Type::new(dtype, &[n]));
         let joined = self.op(&Op::Concatenate { axis: 0 }, &[&back, &x], &Type::new(dtype, &[2 * n]));
         let right = self.count(&[&joined], |b, t| {

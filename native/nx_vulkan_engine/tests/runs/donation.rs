@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use nx_vulkan_engine::eager::run_program;
+use nx_vulkan_engine::program::ops::moved::Reverse;
 use nx_vulkan_engine::program::ops::order::{Cumulative, Scan};
 use nx_vulkan_engine::program::{Builder, Op, Operand, Program};
 use nx_vulkan_engine::{Compile, DType, DeviceKind, Engine, Error, Executable, Options, Result, Tensor, Type, View};
@@ -209,7 +210,7 @@ fn what_is_read_after_a_result_begins_is_not_donated() {
         assert_eq!(spent, bytes > 0);
         bytes
     };
-    let reversed = |b: &Builder, x: Operand| b.push(Op::Reverse { axes: smallvec![0] }, &[x], &ty);
+    let reversed = |b: &Builder, x: Operand| b.push(Op::from(Reverse { axes: smallvec![0] }), &[x], &ty);
     // Read in two ways, or by another kind of kernel, or before another result is written, or it is a result.
     assert_eq!(donated(&|b, x| vec![b.subtract(x, reversed(b, x))]), 0);
     assert_eq!(donated(&|b, x| vec![sums(b, x)]), 0);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use nx_vulkan_engine::eager::run_program;
 use nx_vulkan_engine::program::attribute::{Axes, Scalar};
 use nx_vulkan_engine::program::ops::matrix::{Eigh, Svd};
+use nx_vulkan_engine::program::ops::moved::Reverse;
 use nx_vulkan_engine::program::ops::order::{Cumulative, Scan};
 use nx_vulkan_engine::program::passes::{Saving, Target, optimize};
 use nx_vulkan_engine::program::{
@@ -189,7 +190,7 @@ fn outputs_may_be_inputs_views_constants_and_each_other() {
     let (ty, scalar) = (vector(6), Type::new(DType::F32, &[]));
     let program = builder(&[ty.clone(), ty.clone()]);
     let sum = program.binary(Binary::Add, Operand::Input(0), Operand::Input(1));
-    let reversed = program.push(Op::Reverse { axes: Axes::from_slice(&[0]) }, &[sum], &ty);
+    let reversed = program.push(Op::from(Reverse { axes: Axes::from_slice(&[0]) }), &[sum], &ty);
     let part = Op::Slice { starts: smallvec![Some(4)], strides: smallvec![1], lengths: smallvec![1] };
     let part = program.push(part, &[sum], &vector(1));
     let seven = program.push(Op::Constant(Scalar::Float(7.0)), &[], &ty);

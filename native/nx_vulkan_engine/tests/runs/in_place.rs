@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 use nx_vulkan_engine::eager::run_program;
 use nx_vulkan_engine::executable::Summary;
 use nx_vulkan_engine::program::attribute::Axes;
+use nx_vulkan_engine::program::ops::moved::Reverse;
 use nx_vulkan_engine::program::ops::order::{Cumulative, Scan};
 use nx_vulkan_engine::program::{Binary, Builder, Op, Operand, Program, Reduction};
 use nx_vulkan_engine::reference::Array;
@@ -44,7 +45,7 @@ pub fn sums(b: &Builder, x: Operand) -> Operand {
 
 fn reversed(b: &Builder, x: Operand) -> Operand {
     let ty = b.ty(x);
-    b.push(Op::Reverse { axes: Axes::from_slice(&[ty.shape.len() - 1]) }, &[x], &ty)
+    b.push(Op::from(Reverse { axes: Axes::from_slice(&[ty.shape.len() - 1]) }), &[x], &ty)
 }
 
 /// Compares an executable's results with those of the ops one by one, and again with other inputs. Answers the bytes of

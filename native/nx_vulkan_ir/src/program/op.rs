@@ -9,6 +9,7 @@ use super::conv::Conv;
 use super::function::Function;
 use super::ops::index::Indexing;
 use super::ops::matrix::Matrix;
+use super::ops::moved::Moved;
 use super::ops::order::Order;
 use super::ops::transform::Spectral;
 use super::ops::window::Windowed;
@@ -52,10 +53,6 @@ pub enum Op {
     Slice { starts: SmallVec<[Option<i64>; 6]>, strides: SmallVec<[u64; 6]>, lengths: SmallVec<[u64; 6]> },
     /// a, slice, then one scalar per axis that `starts` leaves out
     PutSlice { starts: SmallVec<[Option<i64>; 6]> },
-    /// a, value; per axis (low, high, interior), low and high may be negative
-    Pad { config: SmallVec<[(i64, i64, u64); 6]> },
-    /// a
-    Reverse { axes: Axes },
     /// a_1 .. a_n
     Concatenate { axis: usize },
     /// a_1 .. a_n
@@ -64,7 +61,10 @@ pub enum Op {
     Reduce { reduction: Reduction, axes: Axes, tie_high: bool },
     /// a, b, which broadcast; whether no element is farther than `atol + rtol |b|` from that of b
     AllClose { equal_nan: bool, rtol: Scalar, atol: Scalar },
-    /// Sorts and scans, beside each of which its operands are listed, as in the families that follow
+    /// What is known by where its elements come from alone, beside each of which its operands are listed, as in the
+    /// families that follow
+    Moved(Moved),
+    /// Sorts and scans
     Order(Order),
     /// What indices read or write
     Indexing(Indexing),
@@ -133,7 +133,7 @@ macro_rules! from_families {
     };
 }
 
-from_families!(Order, Indexing, Windowed, Spectral, Matrix);
+from_families!(Moved, Order, Indexing, Windowed, Spectral, Matrix);
 
 impl<M: Member> From<M> for Op
 where

@@ -85,6 +85,7 @@ mod tests {
     use crate::DType;
     use crate::program::attribute::{Axes, Scalar};
     use crate::program::ops::index::{Gather, IndexedAdd};
+    use crate::program::ops::moved::{Pad, Reverse};
     use crate::program::{Binary, Instruction, Reduction, Unary};
 
     fn ty(dtype: DType, shape: &[u64]) -> Type {
@@ -113,7 +114,7 @@ mod tests {
         accepted(add(), &[ty(DType::S32, &[]), ty(DType::U8, &[4])], ty(DType::U8, &[4]));
         accepted(Op::Select, &[ty(DType::U8, &[]), m.clone(), ty(DType::F32, &[])], m.clone());
         accepted(
-            Op::Pad { config: smallvec![(-1, 0, 0), (1, 2, 1)] },
+            Op::from(Pad { config: smallvec![(-1, 0, 0), (1, 2, 1)] }),
             &[m.clone(), ty(DType::F32, &[])],
             ty(DType::F32, &[1, 8]),
         );
@@ -152,14 +153,18 @@ mod tests {
             (Op::Broadcast { axes: axes(&[0, 2]) }, vec![m.clone()], ty(DType::F32, &[2, 3])),
             (Op::Transpose { axes: axes(&[0]) }, vec![m.clone()], m.clone()),
             (Op::Transpose { axes: axes(&[1, 0]) }, vec![m.clone()], m.clone()),
-            (Op::Reverse { axes: axes(&[2]) }, vec![m.clone()], m.clone()),
+            (Op::from(Reverse { axes: axes(&[2]) }), vec![m.clone()], m.clone()),
             (Op::PutSlice { starts: smallvec![Some(0), Some(0)] }, vec![m.clone(), ty(DType::F32, &[3, 1])], m.clone()),
             (
                 Op::PutSlice { starts: smallvec![Some(0), None] },
                 vec![m.clone(), ty(DType::F32, &[1, 1]), ty(DType::F32, &[])],
                 m.clone(),
             ),
-            (Op::Pad { config: smallvec![(-3, 0, 0), (0, 0, 0)] }, vec![m.clone(), ty(DType::F32, &[])], m.clone()),
+            (
+                Op::from(Pad { config: smallvec![(-3, 0, 0), (0, 0, 0)] }),
+                vec![m.clone(), ty(DType::F32, &[])],
+                m.clone(),
+            ),
             (Op::Concatenate { axis: 2 }, vec![m.clone()], m.clone()),
             (Op::Concatenate { axis: 0 }, vec![], m.clone()),
             (Op::Concatenate { axis: 0 }, vec![m.clone(), ty(DType::F32, &[1, 2])], m.clone()),

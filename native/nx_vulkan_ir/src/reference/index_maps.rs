@@ -7,6 +7,8 @@ use super::array::{Array, indices};
 use super::evaluate;
 use crate::program::Op;
 use crate::program::index_map::{Line, Part, Place, is_identity};
+use crate::program::ops::moved::{Pad, Reverse};
+use crate::program::ops::{self, Sample};
 use crate::shape::{Dims, elements};
 use crate::value::Value;
 use crate::{DType, Type, View};
@@ -53,7 +55,7 @@ impl Rng {
                 let out = axes.iter().map(|&axis| shape[axis]).collect();
                 (Op::Transpose { axes }, vec![a], out)
             }
-            2 => (Op::Reverse { axes: (0..rank).filter(|_| self.within(0, 1) > 0).collect() }, vec![a], shape),
+            2 => (Op::from(Reverse { axes: (0..rank).filter(|_| self.within(0, 1) > 0).collect() }), vec![a], shape),
             3 => {
                 let (starts, read) = self.starts(rank);
                 let lengths: Dims = shape.iter().map(|&n| self.within(0, n as i64) as u64).collect();
@@ -73,7 +75,7 @@ impl Rng {
                     (n + n.saturating_sub(1) * interior).checked_add_signed(low + high)
                 };
                 match shape.iter().zip(&config).map(size).collect() {
-                    Some(out) => (Op::Pad { config }, vec![a, numbered(&[], 1)], out),
+                    Some(out) => (Op::from(Pad { config }), vec![a, numbered(&[], 1)], out),
                     None => self.op(),
                 }
             }
@@ -145,11 +147,21 @@ fn positions(view: &View) -> Vec<usize> {
     indices(&view.shape).map(at).collect()
 }
 
+/// The op of every sample that has an index map, as [`Rng::op`] gives them.
+fn samples() -> impl Iterator<Item = (Op, Vec<Array>, Dims)> {
+    ops::samples().into_iter().filter_map(|(_, Sample { op, operands, outs })| {
+        let shapes: Vec<&[u64]> = operands.iter().map(|ty| &ty.shape[..]).collect();
+        op.index_map(&shapes, &outs[0].shape)?;
+        let operands = shapes.iter().zip(0..).map(|(shape, k)| numbered(shape, k)).collect();
+        Some((op, operands, outs[0].shape.clone()))
+    })
+}
+
 #[test]
 fn maps_say_what_the_reference_does() {
     let mut rng = Rng(27);
-    for _ in 0..20_000 {
-        let (op, operands, out) = rng.op();
+    let random: Vec<(Op, Vec<Array>, Dims)> = (0..20_000).map(|_| rng.op()).collect();
+    for (op, operands, out) in samples().chain(random) {
         let ty = Type::new(DType::S32, &out);
         let expected = evaluate(&op, &operands, &ty).unwrap().values;
         let shapes: Vec<&[u64]> = operands.iter().map(|a| &a.ty.shape[..]).collect();

@@ -69,6 +69,7 @@ pub fn evaluate_all(op: &Op, operands: &[Array], outs: &[Type]) -> Result<Vec<Ar
         Op::While(op) => control::repeat(op, operands, outs.len()),
         Op::Cond(op) => control::choose(op, operands),
         Op::Workgroup(program) | Op::Fused(program) => run(program, operands),
+        Op::Moved(op) => op.accept(Given { operands, outs }),
         Op::Order(op) => op.accept(Given { operands, outs }),
         Op::Indexing(op) => op.accept(Given { operands, outs }),
         Op::Windowed(op) => op.accept(Given { operands, outs }),
@@ -121,7 +122,6 @@ fn evaluate_one(op: &Op, operands: &[Array], out: &Type) -> Result<Array> {
         }
         Op::Broadcast { axes } => Ok(movement::broadcast(a()?, axes, out)),
         Op::Transpose { axes } => Ok(movement::transpose(a()?, axes, out)),
-        Op::Reverse { axes } => Ok(movement::reverse(a()?, axes, out)),
         Op::Slice { starts, strides, .. } => {
             let starts = movement::starts(starts, a()?, &window(op)?, &operands[1..]);
             Ok(movement::slice(a()?, &starts, strides, out))
@@ -131,7 +131,6 @@ fn evaluate_one(op: &Op, operands: &[Array], out: &Type) -> Result<Array> {
             let starts = movement::starts(starts, a()?, &update.ty.shape, &operands[2..]);
             Ok(movement::put_slice(a()?, update, &starts, out))
         }
-        Op::Pad { config } => Ok(movement::pad(a()?, operand(1)?, config, out)),
         Op::Concatenate { axis } => Ok(movement::concatenate(operands, *axis, out)),
         Op::Stack { axis } => Ok(movement::stack(operands, *axis, out)),
         Op::Reduce { reduction, axes, tie_high } => axes::reduce(*reduction, a()?, axes, *tie_high, out),
@@ -150,6 +149,7 @@ fn evaluate_one(op: &Op, operands: &[Array], out: &Type) -> Result<Array> {
         | Op::Cond(_)
         | Op::Workgroup(_)
         | Op::Fused(_)
+        | Op::Moved(_)
         | Op::Order(_)
         | Op::Indexing(_)
         | Op::Windowed(_)

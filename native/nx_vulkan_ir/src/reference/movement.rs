@@ -1,8 +1,10 @@
 //! Ops that move elements.
 
-use super::array::{Array, indices, position};
+use super::array::{Array, Given, Values, indices, position};
 use crate::Type;
 use crate::program::attribute::Axes;
+use crate::program::ops::Visitor;
+use crate::program::ops::moved::{Pad, Reverse};
 use crate::shape::Dims;
 use crate::value::Value;
 
@@ -29,13 +31,17 @@ pub fn transpose(a: &Array, axes: &Axes, out: &Type) -> Array {
     })
 }
 
-pub fn reverse(a: &Array, axes: &Axes, out: &Type) -> Array {
-    build(out, |index| {
-        let own: Dims = (0..index.len())
-            .map(|axis| if axes.contains(&axis) { a.ty.shape[axis] - 1 - index[axis] } else { index[axis] })
-            .collect();
-        a.at(&own)
-    })
+impl Visitor<Reverse, Values> for Given<'_> {
+    fn visit(self, op: &Reverse) -> Values {
+        let a = &self.operands[0];
+        let reversed = build(&self.outs[0], |index| {
+            let own: Dims = (0..index.len())
+                .map(|axis| if op.axes.contains(&axis) { a.ty.shape[axis] - 1 - index[axis] } else { index[axis] })
+                .collect();
+            a.at(&own)
+        });
+        Ok(vec![reversed])
+    }
 }
 
 /// Start indices, clamped so that the window fits; `rest` gives those that the op leaves out.
@@ -71,17 +77,20 @@ pub fn put_slice(a: &Array, update: &Array, starts: &[u64], out: &Type) -> Array
     result
 }
 
-pub fn pad(a: &Array, value: &Array, config: &[(i64, i64, u64)], out: &Type) -> Array {
-    let mut result = build(out, |_| value.at(&[]));
-    for (index, value) in indices(&a.ty.shape).zip(&a.values) {
-        let own: Vec<i64> =
-            index.iter().zip(config).map(|(&i, &(low, _, interior))| low + i as i64 * (interior as i64 + 1)).collect();
-        if own.iter().zip(&out.shape).all(|(&i, &size)| (0..size as i64).contains(&i)) {
-            let own: Dims = own.iter().map(|&i| i as u64).collect();
-            result.values[position(&out.shape, &own)] = value.cast(out.dtype);
+impl Visitor<Pad, Values> for Given<'_> {
+    fn visit(self, op: &Pad) -> Values {
+        let (a, value, out) = (&self.operands[0], &self.operands[1], &self.outs[0]);
+        let mut result = build(out, |_| value.at(&[]));
+        for (index, value) in indices(&a.ty.shape).zip(&a.values) {
+            let at = |(&i, &(low, _, interior)): (&u64, &(i64, i64, u64))| low + i as i64 * (interior as i64 + 1);
+            let own: Vec<i64> = index.iter().zip(&op.config).map(at).collect();
+            if own.iter().zip(&out.shape).all(|(&i, &size)| (0..size as i64).contains(&i)) {
+                let own: Dims = own.iter().map(|&i| i as u64).collect();
+                result.values[position(&out.shape, &own)] = value.cast(out.dtype);
+            }
         }
+        Ok(vec![result])
     }
-    result
 }
 
 pub fn concatenate(operands: &[Array], axis: usize, out: &Type) -> Array {

@@ -2,6 +2,7 @@
 
 use nx_vulkan_ir::program::attribute::Axes;
 use nx_vulkan_ir::program::ops::index::TakeAlongAxis;
+use nx_vulkan_ir::program::ops::moved::Reverse;
 use nx_vulkan_ir::program::passes::{Saving, Target, optimize};
 use nx_vulkan_ir::program::rows::RowLimits;
 use nx_vulkan_ir::program::{Builder, Instruction, Op, Operand, Program, Reduction};
@@ -21,7 +22,7 @@ fn taken(b: &Builder, x: Operand, labels: Operand, axis: usize) -> Operand {
 fn losses(scores: &Type, labels: &Type, axis: usize, lines: DType) -> Program {
     let b = Builder::new();
     let given = b.input(scores.dtype, &scores.shape);
-    let x = b.push(Op::Reverse { axes: Axes::from_slice(&[axis]) }, &[given], scores);
+    let x = b.push(Op::from(Reverse { axes: Axes::from_slice(&[axis]) }), &[given], scores);
     let label = b.input(labels.dtype, &labels.shape);
     let picked = taken(&b, x, label, axis);
     let wide = b.as_type(x, lines);
@@ -114,7 +115,8 @@ fn labels_are_taken_where_no_kernel_reads_the_lines_anyway() {
     // What moves numbers keeps a NaN as it is.
     let moved = |makes: &dyn Fn(&Builder, Operand, Operand) -> Vec<Operand>| {
         let b = Builder::new();
-        let x = b.push(Op::Reverse { axes: Axes::from_slice(&[1]) }, &[b.input(DType::F32, &scores.shape)], &scores);
+        let x =
+            b.push(Op::from(Reverse { axes: Axes::from_slice(&[1]) }), &[b.input(DType::F32, &scores.shape)], &scores);
         let picked = taken(&b, x, b.input(DType::S64, &[512, 1]), 1);
         let results = makes(&b, x, picked);
         b.finish(&results).unwrap()

@@ -16,8 +16,7 @@ defmodule Nx.Vulkan.Chain.Invariants do
   alias Nx.Vulkan.Ops
 
   # These become part of the kernels that use them, and may make large values of small ones.
-  @movements [:constant, :eye, :iota, :bitcast, :reshape, :squeeze, :broadcast, :transpose, :reverse, :concatenate] ++
-               [:stack, :pad, :slice, :put_slice, :gather, :take, :take_along_axis]
+  @movements Ops.moves() ++ [:gather, :take, :take_along_axis]
   @cheap Ops.elementwise() ++ @movements
 
   @doc """

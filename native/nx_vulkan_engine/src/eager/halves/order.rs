@@ -6,6 +6,7 @@ use smallvec::smallvec;
 use super::{Cut, section, shortened};
 use crate::eager::{copies, run_all};
 use crate::program::ops::index::{Take, TakeAlongAxis};
+use crate::program::ops::moved::Reverse;
 use crate::program::ops::order::{Argsort, Sort, TopK};
 use crate::program::{Binary, Op, Reduction, Unary};
 use crate::shape::Type;
@@ -99,7 +100,7 @@ impl Cut<'_> {
         let [first, last] = [a, b].map(|half| half.view.shape[axis]);
         let flags = Type { dtype: DType::U8, ..a.view.ty() };
         let turned = section(b, axis, 0, first)?;
-        let turned = self.run(&Op::Reverse { axes: smallvec![axis] }, &[turned], &a.view.ty())?;
+        let turned = self.run(&Op::from(Reverse { axes: smallvec![axis] }), &[turned], &a.view.ty())?;
         let (order, largest) = if descending { (Binary::GreaterEqual, a) } else { (Binary::LessEqual, &turned) };
         let mut stays = self.run(&Op::Binary(order), &[a.clone(), turned.clone()], &flags)?;
         if !a.view.dtype.is_integer() {

@@ -9,6 +9,7 @@ use super::{Cut, section};
 use crate::eager::copies;
 use crate::eager::program::run_instructions;
 use crate::program::attribute::Scalar;
+use crate::program::ops::moved::{Pad, Reverse};
 use crate::program::ops::transform::Fft;
 use crate::program::{Binary, Builder, Fourier, Op, Operand, Unary, passes};
 use crate::shape::{Dims, Strides, Type};
@@ -146,7 +147,7 @@ impl Cut<'_> {
             let x = extended(b, b.as_type(inputs[0], dtype), own);
             let rest = b.slice(x, &[1], &[length - own]);
             let rest = b.unary(Unary::Conjugate, rest);
-            let rest = b.push(Op::Reverse { axes: smallvec![0] }, &[rest], &b.ty(rest));
+            let rest = b.push(Op::from(Reverse { axes: smallvec![0] }), &[rest], &b.ty(rest));
             b.concatenate(&[x, rest], 0)
         })
     }
@@ -190,7 +191,7 @@ fn extended(b: &Builder, x: Operand, length: u64) -> Operand {
         return x;
     }
     let zero = b.number(ty.dtype, 0.0);
-    b.push(Op::Pad { config: smallvec![(0, more, 0)] }, &[x, zero], &Type::new(ty.dtype, &[length]))
+    b.push(Op::from(Pad { config: smallvec![(0, more, 0)] }), &[x, zero], &Type::new(ty.dtype, &[length]))
 }
 
 /// exp(sign 2 pi i t / n) for numbers t from 0 to n: quarters of a turn are exact, and what is left is an angle of at

@@ -2,6 +2,7 @@
 
 use nx_vulkan_engine::program::attribute::{Axes, Scalar};
 use nx_vulkan_engine::program::ops::index::{Gather, IndexedAdd, IndexedPut, Take, TakeAlongAxis};
+use nx_vulkan_engine::program::ops::moved::Reverse;
 use nx_vulkan_engine::program::{Op, Reduction};
 use nx_vulkan_engine::reference::Array;
 use nx_vulkan_engine::{DType, Tensor, Type, Value};
@@ -451,7 +452,7 @@ fn views_as_operands() {
         verify_on(&Op::from(Take { axis }), &[views[0].clone(), upload(&flat)], &taken, &f32(&shape), Bound::Exact);
     }
     // Indices that are a view, and a tensor that runs backwards.
-    let back = Op::Reverse { axes: axes(&[0, 2]) };
+    let back = Op::from(Reverse { axes: axes(&[0, 2]) });
     let backwards = [run(&back, &views[..1], &turned).unwrap()];
     let reversed = [nx_vulkan_engine::reference::evaluate(&back, &both[..1], &turned).unwrap()];
     let counted = Op::Iota { axis: Some(1) };

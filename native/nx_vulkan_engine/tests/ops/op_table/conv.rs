@@ -1,6 +1,7 @@
 //! Convolutions with random options.
 
 use nx_vulkan_engine::program::attribute::Axes;
+use nx_vulkan_engine::program::ops::moved::{Pad, Reverse};
 use nx_vulkan_engine::program::{Conv, Op};
 use nx_vulkan_engine::shape::Dims;
 use nx_vulkan_engine::{DType, DeviceKind, Tensor, Type, reference};
@@ -235,7 +236,7 @@ fn convolutions_of_dilated_inputs() {
         let dilated = permuted(axes[0], &[&[images, channels], &conv.dilated(&sizes.space).unwrap()[..]].concat());
         let zero =
             Tensor::from_nx_bytes(engine(), &Type::new(dtype, &[]), &vec![0; dtype.size_bytes() as usize]).unwrap();
-        let pad = Op::Pad { config: config.as_slice().into() };
+        let pad = Op::from(Pad { config: config.as_slice().into() });
         let among_zeros = run(&pad, &[a.clone(), zero], &Type::new(dtype, &dilated)).unwrap();
         let dense = Conv { input_dilation: smallvec![1, 1], ..conv.clone() };
         let wanted = download(&run(&Op::Conv(Box::new(dense)), &[among_zeros, b.clone()], &out).unwrap());
@@ -259,7 +260,7 @@ fn convolutions_of_views() {
         operand(&ty, Range::Ordinary, 0, &mut rng),
         operand(&Type::new(DType::F32, &[3, 4, 2, 3]), Range::Ordinary, 1, &mut rng),
     );
-    let flip = |axes: &[usize]| Op::Reverse { axes: Axes::from_slice(axes) };
+    let flip = |axes: &[usize]| Op::from(Reverse { axes: Axes::from_slice(axes) });
     let (flip_a, flip_kernel) = (flip(&[0, 3]), flip(&[2, 3]));
     let tensors =
         [run(&flip_a, &[upload(&a)], &a.ty).unwrap(), run(&flip_kernel, &[upload(&kernel)], &kernel.ty).unwrap()];

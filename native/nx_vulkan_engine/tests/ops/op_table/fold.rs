@@ -2,6 +2,7 @@
 
 use nx_vulkan_engine::program::attribute::Axes;
 use nx_vulkan_engine::program::function::{Function, ScalarStep, Scalars};
+use nx_vulkan_engine::program::ops::moved::Reverse;
 use nx_vulkan_engine::program::ops::result_dtype;
 use nx_vulkan_engine::program::ops::window::WindowFold;
 use nx_vulkan_engine::program::{Binary, Elementwise, Op, Unary};
@@ -112,7 +113,7 @@ fn folds_of_windows() {
 fn folds_of_views() {
     let mut rng = rng(82);
     let base = operand(&Type::new(DType::S32, &[300, 7]), Range::Ordinary, 0, &mut rng);
-    let reverse = Op::Reverse { axes: Axes::from_slice(&[0, 1]) };
+    let reverse = Op::from(Reverse { axes: Axes::from_slice(&[0, 1]) });
     let view = run(&reverse, &[upload(&base)], &base.ty).unwrap();
     let array = reference::evaluate(&reverse, std::slice::from_ref(&base), &base.ty).unwrap();
     let operands = [array, scalar(DType::S32, 1), scalar(DType::S32, 2)];

@@ -1,6 +1,7 @@
 //! Elementwise ops over operands in all layouts and sizes, some of the ops for some of the types.
 
 use nx_vulkan_engine::program::attribute::Axes;
+use nx_vulkan_engine::program::ops::moved::Reverse;
 use nx_vulkan_engine::program::{Binary, Elementwise, Op, Unary};
 use nx_vulkan_engine::reference::{self, Array};
 use nx_vulkan_engine::{DType, Tensor, Type};
@@ -53,7 +54,7 @@ fn laid_out(shape: [u64; 3], layout: Layout, dtype: DType, seat: usize, rng: &mu
                 lengths: smallvec![a, 2 * b, 3 * c - 2],
             },
         ),
-        Layout::Reversed => (vec![a, b, c], Op::Reverse { axes: axes(&[0, 2]) }),
+        Layout::Reversed => (vec![a, b, c], Op::from(Reverse { axes: axes(&[0, 2]) })),
         Layout::Rows => (vec![c], Op::Broadcast { axes: axes(&[2]) }),
         Layout::Columns => (vec![a, 1, 1], Op::Broadcast { axes: axes(&[0, 1, 2]) }),
         Layout::Scalar => (vec![], Op::Broadcast { axes: axes(&[]) }),

@@ -3,6 +3,7 @@
 use nx_vulkan_engine::program::Op;
 use nx_vulkan_engine::program::attribute::Axes;
 use nx_vulkan_engine::program::ops::index::{Take, TakeAlongAxis};
+use nx_vulkan_engine::program::ops::moved::Reverse;
 use nx_vulkan_engine::program::ops::order::{Argsort, Cumulative, Scan, Sort, TopK};
 use nx_vulkan_engine::reference::{self, Array};
 use nx_vulkan_engine::{DType, Tensor, Type, Value};
@@ -106,7 +107,7 @@ fn view(dtype: DType, rng: &mut Rng) -> (Tensor, Array) {
     let steps = [
         (Op::Broadcast { axes: Axes::from_slice(&[0, 1, 2]) }, [70, 4, 9]),
         (Op::Transpose { axes: Axes::from_slice(&[2, 0, 1]) }, [9, 70, 4]),
-        (Op::Reverse { axes: Axes::from_slice(&[0, 1]) }, [9, 70, 4]),
+        (Op::from(Reverse { axes: Axes::from_slice(&[0, 1]) }), [9, 70, 4]),
     ];
     let mut tensor = upload(&base);
     let mut array = base;

@@ -3,6 +3,7 @@
 use nx_vulkan_engine::program::Op;
 use nx_vulkan_engine::program::attribute::Axes;
 use nx_vulkan_engine::program::ops::matrix::{Eigh, Qr, Svd};
+use nx_vulkan_engine::program::ops::moved::Reverse;
 use nx_vulkan_engine::reference::{self, Array};
 use nx_vulkan_engine::{DType, Error, Tensor, Type, Value};
 use smallvec::smallvec;
@@ -285,7 +286,7 @@ fn qr_of_views_and_batches() {
     let (dtype, shape) = (DType::F32, [2u64, 3, 6, 5]);
     let views: [(Vec<u64>, Op); 4] = [
         (vec![5, 2, 6, 3], Op::Transpose { axes: axes(&[1, 3, 2, 0]) }),
-        (vec![2, 3, 6, 5], Op::Reverse { axes: axes(&[0, 2, 3]) }),
+        (vec![2, 3, 6, 5], Op::from(Reverse { axes: axes(&[0, 2, 3]) })),
         (vec![3, 1, 5], Op::Broadcast { axes: axes(&[1, 2, 3]) }),
         (
             vec![3, 4, 13, 11],

@@ -2,6 +2,7 @@
 
 use nx_vulkan_engine::program::attribute::{Axes, Scalar};
 use nx_vulkan_engine::program::ops::index::{Gather, IndexedAdd, IndexedPut};
+use nx_vulkan_engine::program::ops::moved::{Pad, Reverse};
 use nx_vulkan_engine::program::ops::result_dtype;
 use nx_vulkan_engine::program::{Binary, Builder, Elementwise, Op, Operand, Program, Reduction};
 use nx_vulkan_engine::reference::{self, Array};
@@ -71,7 +72,7 @@ impl Maker<'_> {
             }
             1 => {
                 let axes = self.some_axes(rank);
-                self.push(Op::Reverse { axes }, &[a], dtype, &shape)
+                self.push(Op::from(Reverse { axes }), &[a], dtype, &shape)
             }
             2 => {
                 let lengths: Vec<u64> = shape.iter().map(|&n| 1 + self.rng.below(n)).collect();
@@ -130,7 +131,7 @@ impl Maker<'_> {
                 };
                 let out: Vec<u64> = shape.iter().zip(&config).map(size).collect();
                 let value = self.push(Op::Constant(Scalar::Int(7)), &[], dtype, &[])?;
-                self.push(Op::Pad { config: config.into() }, &[a, value], dtype, &out)
+                self.push(Op::from(Pad { config: config.into() }), &[a, value], dtype, &out)
             }
             10 if rank > 0 => {
                 let axis = self.below(rank);

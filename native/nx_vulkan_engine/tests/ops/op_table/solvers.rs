@@ -4,6 +4,7 @@
 use std::slice::from_ref;
 
 use nx_vulkan_engine::program::attribute::Axes;
+use nx_vulkan_engine::program::ops::moved::Reverse;
 use nx_vulkan_engine::program::{Linalg, Op, Transform};
 use nx_vulkan_engine::reference::{self, Array};
 use nx_vulkan_engine::{DType, Tensor, Type, Value};
@@ -329,7 +330,7 @@ fn views_of_all_kinds() {
         let out = if dtype.is_integer() { DType::F32 } else { dtype };
         let n = 12u64;
         let a = random(dtype, &[3, n, n], &mut rng);
-        let reversed = viewed(&a, &Op::Reverse { axes: Axes::from_slice(&[0, 2]) }, &[3, n, n]);
+        let reversed = viewed(&a, &Op::from(Reverse { axes: Axes::from_slice(&[0, 2]) }), &[3, n, n]);
         let one = random(dtype, &[n, n], &mut rng);
         let repeated = viewed(&one, &Op::Broadcast { axes: Axes::from_slice(&[1, 2]) }, &[3, n, n]);
         let outer = random(dtype, &[n, 3, n], &mut rng);

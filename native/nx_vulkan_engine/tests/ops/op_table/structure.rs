@@ -2,6 +2,7 @@
 
 use nx_vulkan_engine::program::attribute::{Axes, Scalar};
 use nx_vulkan_engine::program::ops::index::IndexedPut;
+use nx_vulkan_engine::program::ops::moved::{Pad, Reverse};
 use nx_vulkan_engine::program::{Binary, Instruction, Op, Operand, Program, Reduction, Unary};
 use nx_vulkan_engine::reference::{self, Array};
 use nx_vulkan_engine::{DType, Tensor, Type, Value};
@@ -86,7 +87,7 @@ fn moves_of_all_widths() {
             (Op::Squeeze, vec![array(&[1, 5, 1, 3])], &[5, 3]),
             (Op::After, vec![a.clone(), index(2)], &[4, 35, 6]),
             (Op::Broadcast { axes: axes(&[0, 2]) }, vec![array(&[3, 1])], &[3, 4, 5]),
-            (Op::Reverse { axes: axes(&[1]) }, vec![a.clone()], &[4, 35, 6]),
+            (Op::from(Reverse { axes: axes(&[1]) }), vec![a.clone()], &[4, 35, 6]),
             (
                 Op::Slice {
                     starts: smallvec![None, Some(-4), None],
@@ -102,17 +103,17 @@ fn moves_of_all_widths() {
                 &[4, 35, 6],
             ),
             (
-                Op::Pad { config: smallvec![(1, -2, 2), (-3, 4, 0), (0, 0, 1)] },
+                Op::from(Pad { config: smallvec![(1, -2, 2), (-3, 4, 0), (0, 0, 1)] }),
                 vec![a.clone(), array(&[])],
                 &[9, 36, 11],
             ),
             (
-                Op::Pad { config: smallvec![(-2, -2, 0), (0, 0, 0), (1, 0, 0)] },
+                Op::from(Pad { config: smallvec![(-2, -2, 0), (0, 0, 0), (1, 0, 0)] }),
                 vec![a.clone(), array(&[])],
                 &[0, 35, 7],
             ),
             (
-                Op::Pad { config: smallvec![(-3, -2, 1), (0, 0, 0), (0, 0, 0)] },
+                Op::from(Pad { config: smallvec![(-3, -2, 1), (0, 0, 0), (0, 0, 0)] }),
                 vec![a.clone(), array(&[])],
                 &[2, 35, 6],
             ),
@@ -183,7 +184,7 @@ fn moves_that_cast() {
             Type::new(DType::S16, &[30, 2]),
         ),
         (
-            Op::Pad { config: smallvec![(1, 1, 0)] },
+            Op::from(Pad { config: smallvec![(1, 1, 0)] }),
             vec![array(DType::S64, &[30]), array(DType::F16, &[])],
             Type::new(DType::F16, &[32]),
         ),

@@ -1,6 +1,7 @@
 //! Ops over sliding windows.
 
 use nx_vulkan_engine::program::attribute::Axes;
+use nx_vulkan_engine::program::ops::moved::Reverse;
 use nx_vulkan_engine::program::ops::window::{Window, WindowScatter};
 use nx_vulkan_engine::program::{Op, Reduction, Windows};
 use nx_vulkan_engine::reference::{self, Array};
@@ -102,7 +103,7 @@ fn windows_of_views() {
     let base = operand(&Type::new(DType::S32, &[6, 8, 10]), Range::Ordinary, 0, &mut rng);
     let turn = Op::Transpose { axes: Axes::from_slice(&[2, 0, 1]) };
     let turned = Type::new(DType::S32, &[10, 6, 8]);
-    let reverse = Op::Reverse { axes: Axes::from_slice(&[0, 2]) };
+    let reverse = Op::from(Reverse { axes: Axes::from_slice(&[0, 2]) });
     let view: Tensor = run(&reverse, &[run(&turn, &[upload(&base)], &turned).unwrap()], &turned).unwrap();
     let array = reference::evaluate(&reverse, &[reference::evaluate(&turn, &[base], &turned).unwrap()], &turned);
     let array = [array.unwrap()];

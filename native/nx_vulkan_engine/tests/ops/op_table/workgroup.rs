@@ -1,6 +1,7 @@
 //! Random programs that one workgroup runs, against the reference.
 
 use nx_vulkan_engine::program::attribute::{Axes, Scalar};
+use nx_vulkan_engine::program::ops::moved::Reverse;
 use nx_vulkan_engine::program::{Binary, Builder, Loop, Op, Operand, Program, Reduction, Unary};
 use nx_vulkan_engine::reference::{self, Array};
 use nx_vulkan_engine::{DType, Tensor, Type, Value};
@@ -203,7 +204,7 @@ fn inputs_are_views() {
     let c = maker.input(DType::S16, &[6, 4]);
     let difference = maker.subtract(a, b);
     let sum = maker.add(difference, c);
-    let last = maker.push(Op::Reverse { axes: smallvec![1] }, &[c], &Type::new(DType::S16, &[6, 4]));
+    let last = maker.push(Op::from(Reverse { axes: smallvec![1] }), &[c], &Type::new(DType::S16, &[6, 4]));
     let program = maker.finish(&[sum, last]).unwrap();
     let base = operand(&Type::new(DType::S16, &[4, 6]), Range::Ordinary, 0, &mut rng);
     let row = operand(&Type::new(DType::S16, &[8]), Range::Ordinary, 0, &mut rng);
@@ -254,7 +255,7 @@ fn recurrence(size: u64, steps: i64) -> Program {
     let next = body.binary(Binary::Add, i, one);
     let op = Op::Dot { contract_a: smallvec![1], batch_a: Axes::new(), contract_b: smallvec![0], batch_b: Axes::new() };
     let product = body.push(op, &[m, x], &Type::new(DType::F32, &[size]));
-    let reversed = body.push(Op::Reverse { axes: smallvec![0] }, &[x], &Type::new(DType::F32, &[size]));
+    let reversed = body.push(Op::from(Reverse { axes: smallvec![0] }), &[x], &Type::new(DType::F32, &[size]));
     let sum = body.binary(Binary::Add, product, reversed);
     let y = body.unary(Unary::Tanh, sum);
     let met = body.reduce(Reduction::Sum, y, &[0], false);

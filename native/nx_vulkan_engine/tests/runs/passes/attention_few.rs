@@ -2,6 +2,7 @@
 
 use nx_vulkan_engine::executable::Described;
 use nx_vulkan_engine::kernels::Reach;
+use nx_vulkan_engine::program::ops::moved::Reverse;
 use nx_vulkan_engine::program::passes::{self, FewQueries, Heads, Target, optimize};
 use nx_vulkan_engine::program::{Builder, Op, Operand, Program, Reduction};
 use nx_vulkan_engine::reference::Array;
@@ -213,7 +214,7 @@ fn operands_of_few_queries_lie_anywhere() {
                 let whole = b.input(dtype, &[3, n + 2, width + before]);
                 let part = b.slice(whole, &[0, 1, before], &[3, n, width]);
                 let axes = reversed.iter().copied().collect();
-                let part = b.push(Op::Reverse { axes }, &[part], &b.ty(part));
+                let part = b.push(Op::from(Reverse { axes }), &[part], &b.ty(part));
                 let views = b.finish(&[part]).unwrap();
                 let whole = upload(&inputs_of(&views, &mut rng));
                 eager::run_program(engine(), &views, &whole).unwrap().remove(0)
@@ -235,7 +236,7 @@ fn keys_of_few_queries_may_be_reversed_and_repeated() {
         let repeated = |b: &Builder| {
             let few = b.input(dtype, &[2, 1, keys, width]);
             let axes = std::iter::once(reversed).collect();
-            let few = b.push(Op::Reverse { axes }, &[few], &b.ty(few));
+            let few = b.push(Op::from(Reverse { axes }), &[few], &b.ty(few));
             b.reshape(b.broadcast(few, &[2, 3, keys, width]), &[6, keys, width])
         };
         let operands = [b.input(dtype, &[6, 1, width]), repeated(&b), repeated(&b)];

@@ -1,6 +1,7 @@
 //! Random programs: elementwise ops over mixed types, views, reductions, and rows that are normalized.
 
 use nx_vulkan_engine::program::attribute::{Axes, Scalar};
+use nx_vulkan_engine::program::ops::moved::{Pad, Reverse};
 use nx_vulkan_engine::program::ops::result_dtype;
 use nx_vulkan_engine::program::{Binary, Builder, Elementwise, Op, Operand, Program, Reduction, Unary};
 use nx_vulkan_engine::reference::Array;
@@ -142,7 +143,7 @@ impl Maker<'_> {
                 let out = axes.iter().map(|&axis| shape[axis]).collect();
                 (Op::Transpose { axes }, out)
             }
-            1 => (Op::Reverse { axes: (0..rank).filter(|_| self.rng.below(2) == 0).collect() }, shape),
+            1 => (Op::from(Reverse { axes: (0..rank).filter(|_| self.rng.below(2) == 0).collect() }), shape),
             2 => {
                 let lengths: Vec<u64> = shape.iter().map(|&n| 1 + self.rng.below(n)).collect();
                 let strides: Vec<u64> = shape.iter().map(|_| 1 + self.rng.below(2)).collect();
@@ -208,7 +209,7 @@ impl Maker<'_> {
                     (n as i64 + (n - 1) as i64 * interior as i64 + low + high) as u64
                 };
                 let shape = ty.shape.iter().zip(&config).map(padded).collect();
-                (Op::Pad { config: config.into() }, vec![a, value], shape)
+                (Op::from(Pad { config: config.into() }), vec![a, value], shape)
             }
             1 => {
                 let within =

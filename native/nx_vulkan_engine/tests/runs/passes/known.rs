@@ -1,6 +1,7 @@
 //! Programs that people write, and how many kernels they take.
 
 use nx_vulkan_engine::program::attribute::Scalar;
+use nx_vulkan_engine::program::ops::moved::Pad;
 use nx_vulkan_engine::program::passes::{Target, optimize};
 use nx_vulkan_engine::program::{Binary, Builder, Instruction, Op, Operand, Program, Reduction, Unary};
 use nx_vulkan_engine::reference::{self, Array};
@@ -457,7 +458,8 @@ fn elements_placed_among_zeros_are_one_kernel() {
     for i in [0, 3, 7, 100, -2] {
         let element = b.at(q, (i as u64).min(7));
         let element = b.reshape(element, &[1]);
-        let element = b.push(Op::Pad { config: smallvec![(0, 0, 0)] }, &[element, zero], &Type::new(DType::F64, &[1]));
+        let element =
+            b.push(Op::from(Pad { config: smallvec![(0, 0, 0)] }), &[element, zero], &Type::new(DType::F64, &[1]));
         let start = b.constant(DType::S32, Scalar::Int(i));
         let placed = b.push(Op::PutSlice { starts: smallvec![None] }, &[zeros, element, start], &vector);
         sum = b.binary(Binary::Add, sum, placed);
@@ -465,7 +467,7 @@ fn elements_placed_among_zeros_are_one_kernel() {
     let corner = b.input(DType::S32, &[1, 1]);
     let matrix = Type::new(DType::S32, &[3, 4]);
     let one = b.constant(DType::S32, Scalar::Int(1));
-    let padded = b.push(Op::Pad { config: smallvec![(1, 1, 2), (2, 1, 0)] }, &[corner, one], &matrix);
+    let padded = b.push(Op::from(Pad { config: smallvec![(1, 1, 2), (2, 1, 0)] }), &[corner, one], &matrix);
     check(&b.finish(&[sum, padded]).unwrap(), &["fused", "fused"], 2);
 }
 
@@ -520,7 +522,7 @@ fn sums_of_slices_in_zeros_are_concatenated() {
         let b = Builder::new();
         let (x, y) = (b.input(dtype, &[70, 5]), b.input(dtype, &[70, 6]));
         let zero = b.constant(dtype, Scalar::Int(0));
-        let padded = b.push(Op::Pad { config: smallvec![(0, 0, 0), (60, 14, 0)] }, &[y, zero], &whole);
+        let padded = b.push(Op::from(Pad { config: smallvec![(0, 0, 0), (60, 14, 0)] }), &[y, zero], &whole);
         let zeros = b.push(Op::Constant(Scalar::Int(0)), &[], &whole);
         let sum = b.add(b.add(zeros, padded), put(&b, &whole, x, 1, 3));
         // Five parts, of which three are zeros, are more than one kernel chooses from.

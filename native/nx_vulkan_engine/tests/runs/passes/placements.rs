@@ -2,6 +2,7 @@
 //! and stacks.
 
 use nx_vulkan_engine::program::attribute::Scalar;
+use nx_vulkan_engine::program::ops::moved::{Pad, Reverse};
 use nx_vulkan_engine::program::passes::{Target, optimize};
 use nx_vulkan_engine::program::{Binary, Builder, Op, Operand, Program, Reduction, Unary};
 use nx_vulkan_engine::{Compile, DType, DeviceKind, Executable, Tensor, Type, Value, View, eager};
@@ -19,7 +20,7 @@ fn pad(b: &Builder, a: Operand, value: f64, config: &[(i64, i64, u64)]) -> Opera
         (n as i64 + n.saturating_sub(1) as i64 * interior as i64 + low + high) as u64
     };
     let shape: Vec<u64> = ty.shape.iter().zip(config).map(padded).collect();
-    b.push(Op::Pad { config: config.into() }, &[a, value], &Type::new(ty.dtype, &shape))
+    b.push(Op::from(Pad { config: config.into() }), &[a, value], &Type::new(ty.dtype, &shape))
 }
 
 fn put(b: &Builder, a: Operand, window: Operand, starts: &[i64]) -> Operand {
@@ -35,7 +36,7 @@ fn stack(b: &Builder, parts: &[Operand], axis: usize) -> Operand {
 }
 
 fn reverse(b: &Builder, a: Operand, axis: usize) -> Operand {
-    b.push(Op::Reverse { axes: smallvec![axis] }, &[a], &b.ty(a))
+    b.push(Op::from(Reverse { axes: smallvec![axis] }), &[a], &b.ty(a))
 }
 
 /// Checks the bits of a program that becomes one kernel, or another one for what is costly, on operands that lie in

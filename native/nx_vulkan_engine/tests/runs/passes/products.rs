@@ -1,6 +1,7 @@
 //! Elementwise ops that move into the kernels of products.
 
 use nx_vulkan_engine::program::attribute::Axes;
+use nx_vulkan_engine::program::ops::moved::Reverse;
 use nx_vulkan_engine::program::passes::{Target, optimize};
 use nx_vulkan_engine::program::{Binary, Builder, Op, Operand, Program, Reduction, Unary};
 use nx_vulkan_engine::reference::Array;
@@ -369,7 +370,7 @@ fn products_with_a_vector_take_what_follows_in() {
             let (x, v) = (b.input(dtype, &[rows, depth]), b.input(dtype, &[summed]));
             let (y, z) = (b.input(dtype, &[kept]), b.input(dtype, &[2, kept]));
             let product = b.dot_axes([x, v], [&[usize::from(along_rows)], &[0]], [&[], &[]]);
-            let backwards = b.push(Op::Reverse { axes: axes(&[0]) }, &[y], &Type::new(dtype, &[kept]));
+            let backwards = b.push(Op::from(Reverse { axes: axes(&[0]) }), &[y], &Type::new(dtype, &[kept]));
             let row = b.reshape(b.slice(z, &[1, 0], &[1, kept]), &[kept]);
             let result = b.subtract(b.multiply(b.add(product, backwards), row), b.number(dtype, 2.0));
             let program = b.finish(&[result]).unwrap();

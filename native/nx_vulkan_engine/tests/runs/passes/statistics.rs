@@ -1,6 +1,7 @@
 //! Reductions of the same elements, and what follows them: one pass over memory, and the bits of each op alone.
 
 use nx_vulkan_engine::executable::Described;
+use nx_vulkan_engine::program::ops::moved::Reverse;
 use nx_vulkan_engine::program::passes::optimize;
 use nx_vulkan_engine::program::{Builder, Op, Operand, Program, Reduction};
 use nx_vulkan_engine::reference::Array;
@@ -154,7 +155,7 @@ fn operand(b: &Builder, dtype: DType, shape: &[u64], rng: &mut Rng) -> Operand {
         2 => b.broadcast(b.input(dtype, &shape[rank - 1..]), shape),
         3 => {
             let x = b.input(dtype, shape);
-            b.push(Op::Reverse { axes: [rank - 1].as_slice().into() }, &[x], &Type::new(dtype, shape))
+            b.push(Op::from(Reverse { axes: [rank - 1].as_slice().into() }), &[x], &Type::new(dtype, shape))
         }
         _ => b.input(dtype, shape),
     }

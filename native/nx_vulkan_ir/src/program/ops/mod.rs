@@ -11,6 +11,7 @@ mod elementwise;
 pub mod index;
 mod kind;
 pub mod matrix;
+pub mod moved;
 pub mod order;
 mod placement;
 mod product;
@@ -40,11 +41,12 @@ pub use transform::flops_of_transform;
 use kind::{Check, Named, Names, Reader};
 use rules::require;
 
-static FAMILIES: [fn() -> Names<Op>; 12] = [
+static FAMILIES: [fn() -> Names<Op>; 13] = [
     elementwise::names,
     source::names,
     view::names,
     placement::names,
+    moved::Moved::names,
     reduction::names,
     window::Windowed::names,
     order::Order::names,
@@ -90,8 +92,6 @@ impl Op {
             Op::Transpose { axes } => ask(&view::Transpose { axes }),
             Op::Slice { starts, strides, lengths } => ask(&view::Slice { starts, strides, lengths }),
             Op::PutSlice { starts } => ask(&placement::PutSlice { starts }),
-            Op::Pad { config } => ask(&placement::Pad { config }),
-            Op::Reverse { axes } => ask(&view::Reverse { axes }),
             Op::Concatenate { axis } => ask(&placement::Concatenate { axis: *axis }),
             Op::Stack { axis } => ask(&placement::Stack { axis: *axis }),
             Op::Reduce { reduction, axes, tie_high } => {
@@ -100,6 +100,7 @@ impl Op {
             Op::AllClose { equal_nan, rtol, atol } => {
                 ask(&reduction::AllClose { equal_nan: *equal_nan, rtol: *rtol, atol: *atol })
             }
+            Op::Moved(op) => ask(op.kind()),
             Op::Order(op) => ask(op.kind()),
             Op::Indexing(op) => ask(op.kind()),
             Op::Windowed(op) => ask(op.kind()),

@@ -4,13 +4,12 @@ use smallvec::smallvec;
 
 use super::kind::{Arity, Check, Class, Facts, Names, OpKind, named};
 use super::rules::{
-    along, axis_attr, f32, holds, ints_attr, missing, one, places, require, s32, same_shape, starts_attr, window_fits,
+    along, axis_attr, f32, holds, missing, one, places, require, s32, same_shape, starts_attr, window_fits,
 };
+use crate::Type;
 use crate::program::Op;
 use crate::program::index_map::{IndexMap, Line, Part, Place};
-use crate::program::wire::{Attr, Attrs};
-use crate::shape::Dims;
-use crate::{Result, Type};
+use crate::program::wire::Attr;
 
 pub(super) fn names() -> Names<Op> {
     vec![
@@ -24,7 +23,6 @@ pub(super) fn names() -> Names<Op> {
             |_, a| Ok(Op::Stack { axis: a.axis("axis")? }),
             || (Op::Stack { axis: 1 }, [f32(&[3]), f32(&[3])], [f32(&[3, 2])]),
         ),
-        named("pad", read_pad, || (Op::Pad { config: smallvec![(1, -1, 2)] }, [f32(&[3]), f32(&[])], [f32(&[7])])),
         named(
             "put_slice",
             |_, a| Ok(Op::PutSlice { starts: a.optional_ints("starts")? }),
@@ -137,54 +135,6 @@ impl OpKind for Stack {
 
     fn workgroup_work(&self, operands: &[&Type], outs: &[Type]) -> u64 {
         work_of_parts(operands, outs)
-    }
-}
-
-pub(in crate::program) struct Pad<'a> {
-    pub config: &'a [(i64, i64, u64)],
-}
-
-fn read_pad(_: &str, a: &Attrs<'_>) -> Result<Op> {
-    let (low, high, interior): (Vec<i64>, Vec<i64>, Vec<u64>) = (a.ints("low")?, a.ints("high")?, a.ints("interior")?);
-    if low.len() != high.len() || low.len() != interior.len() {
-        return Err(a.fail("interior", "as many values as low and high"));
-    }
-    Ok(Op::Pad { config: low.into_iter().zip(high).zip(interior).map(|((l, h), i)| (l, h, i)).collect() })
-}
-
-impl OpKind for Pad<'_> {
-    fn facts(&self) -> Facts {
-        Facts::anywhere("pad", Class::Padding, 2)
-    }
-
-    fn attrs(&self) -> Vec<(String, Attr)> {
-        vec![
-            ints_attr("low", self.config.iter().map(|c| c.0)),
-            ints_attr("high", self.config.iter().map(|c| c.1)),
-            ints_attr("interior", self.config.iter().map(|c| c.2 as i64)),
-        ]
-    }
-
-    fn check(&self, operands: &[&Type], outs: &[Type]) -> Check {
-        let (a, value, out, config) = (operands[0], operands[1], one(outs)?, self.config);
-        holds(operands, out)?;
-        require(value.shape.is_empty(), || format!("a value of shape {:?}", value.shape))?;
-        require(config.len() == a.shape.len(), || format!("{} axes for rank {}", config.len(), a.shape.len()))?;
-        let size = |(&size, &(low, high, interior)): (&u64, &(i64, i64, u64))| {
-            let inner = i128::from(size) + (i128::from(size) - 1).max(0) * i128::from(interior);
-            u64::try_from(inner + i128::from(low) + i128::from(high))
-                .map_err(|_| format!("padding {config:?} of {:?}", a.shape))
-        };
-        let padded: Dims = a.shape.iter().zip(config).map(size).collect::<std::result::Result<_, String>>()?;
-        same_shape(&padded, out)
-    }
-
-    fn index_map(&self, shapes: &[&[u64]], out: &[u64]) -> Option<IndexMap> {
-        let axes = self.config.iter().zip(*shapes.first()?).zip(out).enumerate();
-        let lines = axes.map(|(axis, ((&(low, _, interior), &size), &out))| {
-            Line::placed(axis, size, Place::Number(low), interior.saturating_add(1), out)
-        });
-        Some(IndexMap { parts: smallvec![Part { operand: 0, lines: lines.collect() }], around: Some(1) })
     }
 }
 

@@ -31,11 +31,6 @@ pub(super) fn names() -> Names<Op> {
             || (Op::Transpose { axes: smallvec![1, 0] }, [f32(&[2, 3])], [f32(&[3, 2])]),
         ),
         named(
-            "reverse",
-            |_, a| Ok(Op::Reverse { axes: a.ints("axes")? }),
-            || (Op::Reverse { axes: smallvec![0] }, [f32(&[3])], [f32(&[3])]),
-        ),
-        named(
             "slice",
             |_, a| {
                 let starts = a.optional_ints("starts")?;
@@ -161,35 +156,6 @@ impl OpKind for Transpose<'_> {
 
     fn index_map(&self, _: &[&[u64]], _: &[u64]) -> Option<IndexMap> {
         Some(IndexMap::view(self.axes.iter().enumerate().map(|(along, &of)| Line::straight(along, of)).collect()))
-    }
-}
-
-pub(in crate::program) struct Reverse<'a> {
-    pub axes: &'a Axes,
-}
-
-impl OpKind for Reverse<'_> {
-    fn facts(&self) -> Facts {
-        Facts::anywhere("reverse", Class::View, 1)
-    }
-
-    fn attrs(&self) -> Vec<(String, Attr)> {
-        vec![axes_attr("axes", self.axes)]
-    }
-
-    fn check(&self, operands: &[&Type], outs: &[Type]) -> Check {
-        let (a, out) = (operands[0], one(outs)?);
-        same_dtype(a, out)?;
-        distinct(self.axes, a.shape.len())?;
-        same_shape(&a.shape, out)
-    }
-
-    fn index_map(&self, _: &[&[u64]], out: &[u64]) -> Option<IndexMap> {
-        let line = |(axis, &size): (usize, &u64)| match self.axes.contains(&axis) {
-            true => Line { from: Place::Number(size as i64 - 1), step: -1, ..Line::straight(axis, axis) },
-            false => Line::straight(axis, axis),
-        };
-        Some(IndexMap::view(out.iter().enumerate().map(line).collect()))
     }
 }
 

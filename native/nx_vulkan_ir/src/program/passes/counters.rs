@@ -8,6 +8,7 @@ use super::fold_constants::put;
 use super::rewrite::Rewriter;
 use crate::program::attribute::Scalar;
 use crate::program::ops::index::{IndexedAdd, Indexing, Take, TakeAlongAxis};
+use crate::program::ops::moved::Pad;
 use crate::program::{Binary, Instruction, Op, Operand};
 use crate::{Result, Type, value};
 
@@ -92,7 +93,7 @@ fn padded(new: &mut Rewriter, [a, indices, updates]: [Operand; 3], out: &Type) -
     let around = number(new, &Type::new(out.dtype, &[]))?;
     let mut config = smallvec![(start as i64, behind as i64, 0)];
     config.extend(out.shape[1..].iter().map(|_| (0, 0, 0)));
-    put(new, Op::Pad { config }, &[sums, around], out).map(Some)
+    put(new, Op::from(Pad { config }), &[sums, around], out).map(Some)
 }
 
 /// The number from which an operand counts by ones through all of its elements, if it does.

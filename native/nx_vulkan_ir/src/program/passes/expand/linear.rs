@@ -4,6 +4,7 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::program::linalg::EPSILON;
 use crate::program::ops::index::TakeAlongAxis;
+use crate::program::ops::moved::{Pad, Reverse};
 use crate::program::{Builder, Op, Operand, Reduction};
 use crate::{DType, Type};
 
@@ -50,7 +51,7 @@ fn matrices(b: &Builder, a: Operand, size: u64) -> Operand {
     let more = (0, (size - n) as i64, 0);
     let config = smallvec![(0, 0, 0), more, more];
     let zero = b.number(ty.dtype, 0.0);
-    let padded = b.push(Op::Pad { config }, &[all, zero], &Type::new(ty.dtype, &[batch, size, size]));
+    let padded = b.push(Op::from(Pad { config }), &[all, zero], &Type::new(ty.dtype, &[batch, size, size]));
     let [row, column] = [0, 1].map(|axis| b.iota(DType::U32, &[size, size], Some(axis)));
     let is_added = b.logical_and(b.equal(row, column), b.greater_equal(row, n as f64));
     b.select(is_added, 1.0, padded)
@@ -123,7 +124,7 @@ pub fn triangular(b: &Builder, a: Operand, right: Operand, form: Triangle) -> Op
     let is_turned = !form.left_side && !is_vector;
     let transpose = |a: Operand, turned: bool| if turned { b.transpose(a, &[0, 2, 1]) } else { a };
     let reversed = |a: Operand, axes: &[usize]| match is_backward {
-        true => b.push(Op::Reverse { axes: axes.into() }, &[a], &b.ty(a)),
+        true => b.push(Op::from(Reverse { axes: axes.into() }), &[a], &b.ty(a)),
         false => a,
     };
     let batch = matrix.elements() / (n * n);
@@ -132,7 +133,7 @@ pub fn triangular(b: &Builder, a: Operand, right: Operand, form: Triangle) -> Op
     let right = reversed(transpose(right, is_turned), &[1]);
     let config = smallvec![(0, 0, 0), (0, (size - n) as i64, 0), (0, 0, 0)];
     let zero = b.number(out.dtype, 0.0);
-    let start = b.push(Op::Pad { config }, &[right, zero], &Type::new(out.dtype, &[batch, size, columns]));
+    let start = b.push(Op::from(Pad { config }), &[right, zero], &Type::new(out.dtype, &[batch, size, columns]));
     let a = b.reshape(a, &[batch, n, n]);
     let a = matrices(b, reversed(transpose(a, is_transposed), &[1, 2]), size);
     let last = for_panels(b, (size, panel), start, &[a], |b, places, work, captured| {

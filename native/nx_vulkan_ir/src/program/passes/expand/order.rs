@@ -4,6 +4,7 @@ use smallvec::smallvec;
 
 use crate::program::ops::Visitor;
 use crate::program::ops::index::TakeAlongAxis;
+use crate::program::ops::moved::{Pad, Reverse};
 use crate::program::ops::order::{Argsort, Cumulative, Scan, Sort, TopK};
 use crate::program::{Builder, Op, Operand, Reduction, Unary};
 use crate::{DType, Type};
@@ -45,7 +46,7 @@ impl Visitor<Scan, Option<Operand>> for Expansion<'_> {
             return None;
         }
         let turned = |a: Operand| match reverse {
-            true => b.push(Op::Reverse { axes: smallvec![axis] }, &[a], &ty),
+            true => b.push(Op::from(Reverse { axes: smallvec![axis] }), &[a], &ty),
             false => a,
         };
         let [outer, inner] = around(&ty.shape, axis);
@@ -71,7 +72,7 @@ fn along_lines(b: &Builder, a: Operand, scan: Cumulative) -> Operand {
     let blocks = n.div_ceil(size);
     let padded = |a: Operand, low: i64, high: i64, length: u64| {
         let config = smallvec![(0, 0, 0), (low, high, 0), (0, 0, 0)];
-        b.push(Op::Pad { config }, &[a, nothing], &Type::new(ty.dtype, &[outer, length, inner]))
+        b.push(Op::from(Pad { config }), &[a, nothing], &Type::new(ty.dtype, &[outer, length, inner]))
     };
     let whole = padded(a, 0, (blocks * size - n) as i64, blocks * size);
     let within = along_lines(b, b.reshape(whole, &[outer * blocks, size, inner]), scan);
