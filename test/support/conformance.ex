@@ -11,11 +11,14 @@ defmodule Nx.Vulkan.Conformance do
 
   @signed [s: 8, s: 16, s: 32, s: 64]
   @unsigned [u: 8, u: 16, u: 32, u: 64]
-  @floats [f: 8, f8_e4m3fn: 8, bf: 16, f: 16, f: 32, f: 64]
+  @floats for {class, _bits} = type <- Nx.Vulkan.Ops.Table.types(), class not in [:s, :u, :c], do: type
   @complex [c: 64, c: 128]
 
   def integers, do: @signed ++ @unsigned
   def floats, do: @floats
+
+  @doc "Floats of no more bits."
+  def floats(bits), do: Enum.filter(@floats, &(elem(&1, 1) <= bits))
   def reals, do: integers() ++ @floats
   def complexes, do: @complex
   def types, do: reals() ++ @complex

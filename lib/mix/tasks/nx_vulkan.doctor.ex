@@ -12,9 +12,9 @@ defmodule Mix.Tasks.NxVulkan.Doctor do
 
   use Mix.Task
 
-  alias Nx.Vulkan.{Error, NativeV}
+  alias Nx.Vulkan.{Error, NativeV, Ops}
 
-  @types ~w(s2 s4 s8 s16 s32 s64 u2 u4 u8 u16 u32 u64 f8_e4m3fn f8 bf16 f16 f32 f64 c64 c128)a
+  @types Enum.map(Ops.Table.types(), &Ops.type_name/1)
 
   @impl true
   def run([]) do

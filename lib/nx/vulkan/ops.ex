@@ -283,7 +283,8 @@ defmodule Nx.Vulkan.Ops do
   def type_name(type)
 
   for {class, bits} = type <- Table.types() do
-    name = if class == :f8_e4m3fn, do: class, else: :"#{class}#{bits}"
+    # Where there are several of as many bits, the class says them.
+    name = if "#{class}" =~ ~r/\d/, do: class, else: :"#{class}#{bits}"
     def type_name(unquote(type)), do: unquote(name)
   end
 

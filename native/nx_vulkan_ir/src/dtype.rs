@@ -2,30 +2,128 @@
 
 use std::fmt;
 
-/// A tensor element type, named as Nx names it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[allow(missing_docs)]
-pub enum DType {
-    S2,
-    S4,
-    S8,
-    S16,
-    S32,
-    S64,
-    U2,
-    U4,
-    U8,
-    U16,
-    U32,
-    U64,
-    F8E5M2,
-    F8E4M3Fn,
-    Bf16,
-    F16,
-    F32,
-    F64,
-    C64,
-    C128,
+/// What kind of number a type's elements are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Signed,
+    Unsigned,
+    Float,
+    Complex,
+}
+
+/// How the bits of a float are laid out: from the highest on its sign, its exponent and its mantissa.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Format {
+    /// Bits of the exponent.
+    pub exponent: u32,
+    /// Explicit bits of the mantissa.
+    pub mantissa: u32,
+    /// Whether the largest exponent is that of infinity and NaN. Otherwise it is an exponent like others, whose largest
+    /// number is NaN, and what is too large becomes the largest number below.
+    pub infinite: bool,
+}
+
+impl Format {
+    const fn ieee(exponent: u32, mantissa: u32) -> Format {
+        Format { exponent, mantissa, infinite: true }
+    }
+
+    const fn finite(exponent: u32, mantissa: u32) -> Format {
+        Format { exponent, mantissa, infinite: false }
+    }
+
+    /// What is added to an exponent.
+    pub fn bias(self) -> i32 {
+        (1 << (self.exponent - 1)) - 1
+    }
+
+    /// The exponent of the smallest normal number.
+    pub fn least_exponent(self) -> i32 {
+        1 - self.bias()
+    }
+
+    /// The bits of what numbers that are too large become.
+    pub fn largest_bits(self) -> u64 {
+        let all = (1 << (self.exponent + self.mantissa)) - 1;
+        if self.infinite { all << self.mantissa & all } else { all - 1 }
+    }
+
+    /// The bits of a NaN.
+    pub fn nan_bits(self) -> u64 {
+        if self.infinite { self.largest_bits() | 1 << (self.mantissa - 1) } else { self.largest_bits() + 1 }
+    }
+
+    /// The largest number.
+    pub fn max(self) -> f64 {
+        let bits = self.largest_bits() - u64::from(self.infinite);
+        let (exponent, fraction) = (bits >> self.mantissa, bits & ((1 << self.mantissa) - 1));
+        let ulp = 2f64.powi(exponent as i32 - self.bias() - self.mantissa as i32);
+        ((1 << self.mantissa) + fraction) as f64 * ulp
+    }
+}
+
+/// What is to be known of a type.
+struct Facts {
+    name: &'static str,
+    kind: Kind,
+    bits: u32,
+    ctype: CType,
+    format: Option<Format>,
+}
+
+macro_rules! types {
+    ($(#[$doc:meta])* $types:ident {
+        $($variant:ident = $name:literal, $kind:ident, $bits:literal, $ctype:ident, $format:expr;)*
+    }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[allow(missing_docs)]
+        pub enum $types { $($variant),* }
+
+        impl $types {
+            /// Every type.
+            pub const ALL: [$types; [$($bits),*].len()] = [$($types::$variant),*];
+
+            const fn facts(self) -> Facts {
+                match self {
+                    $($types::$variant => Facts {
+                        name: $name,
+                        kind: Kind::$kind,
+                        bits: $bits,
+                        ctype: CType::$ctype,
+                        format: $format,
+                    }),*
+                }
+            }
+        }
+    };
+}
+
+// Name, kind, bits in an Nx binary, compute type, and the format of floats, or of the parts of complex numbers.
+types! {
+    /// A tensor element type, named as Nx names it.
+    DType {
+        S2 = "s2", Signed, 2, I32, None;
+        S4 = "s4", Signed, 4, I32, None;
+        S8 = "s8", Signed, 8, I32, None;
+        S16 = "s16", Signed, 16, I32, None;
+        S32 = "s32", Signed, 32, I32, None;
+        S64 = "s64", Signed, 64, I64, None;
+        U2 = "u2", Unsigned, 2, U32, None;
+        U4 = "u4", Unsigned, 4, U32, None;
+        U8 = "u8", Unsigned, 8, U32, None;
+        U16 = "u16", Unsigned, 16, U32, None;
+        U32 = "u32", Unsigned, 32, U32, None;
+        U64 = "u64", Unsigned, 64, U64, None;
+        F8E5M2 = "f8", Float, 8, F32, Some(Format::ieee(5, 2));
+        F8E4M3Fn = "f8_e4m3fn", Float, 8, F32, Some(Format::finite(4, 3));
+        Bf16 = "bf16", Float, 16, F32, Some(Format::ieee(8, 7));
+        F16 = "f16", Float, 16, F32, Some(Format::ieee(5, 10));
+        F32 = "f32", Float, 32, F32, Some(Format::ieee(8, 23));
+        F64 = "f64", Float, 64, F64, Some(Format::ieee(11, 52));
+        C64 = "c64", Complex, 64, C64, Some(Format::ieee(8, 23));
+        C128 = "c128", Complex, 128, C128, Some(Format::ieee(11, 52));
+    }
 }
 
 /// The type of a value inside a kernel. Narrow types are widened to one of these and rounded back after every op.
@@ -43,54 +141,9 @@ pub enum CType {
 }
 
 impl DType {
-    /// Every type.
-    pub const ALL: [DType; 20] = [
-        DType::S2,
-        DType::S4,
-        DType::S8,
-        DType::S16,
-        DType::S32,
-        DType::S64,
-        DType::U2,
-        DType::U4,
-        DType::U8,
-        DType::U16,
-        DType::U32,
-        DType::U64,
-        DType::F8E5M2,
-        DType::F8E4M3Fn,
-        DType::Bf16,
-        DType::F16,
-        DType::F32,
-        DType::F64,
-        DType::C64,
-        DType::C128,
-    ];
-
     /// Nx's short name, as in `Nx.Type.to_string/1`.
     pub fn name(self) -> &'static str {
-        match self {
-            DType::S2 => "s2",
-            DType::S4 => "s4",
-            DType::S8 => "s8",
-            DType::S16 => "s16",
-            DType::S32 => "s32",
-            DType::S64 => "s64",
-            DType::U2 => "u2",
-            DType::U4 => "u4",
-            DType::U8 => "u8",
-            DType::U16 => "u16",
-            DType::U32 => "u32",
-            DType::U64 => "u64",
-            DType::F8E5M2 => "f8",
-            DType::F8E4M3Fn => "f8_e4m3fn",
-            DType::Bf16 => "bf16",
-            DType::F16 => "f16",
-            DType::F32 => "f32",
-            DType::F64 => "f64",
-            DType::C64 => "c64",
-            DType::C128 => "c128",
-        }
+        self.facts().name
     }
 
     /// The type that Nx calls so.
@@ -100,15 +153,24 @@ impl DType {
 
     /// Bits of one element in an Nx binary, where sub-byte types are packed.
     pub fn bits(self) -> u32 {
-        match self {
-            DType::S2 | DType::U2 => 2,
-            DType::S4 | DType::U4 => 4,
-            DType::S8 | DType::U8 | DType::F8E5M2 | DType::F8E4M3Fn => 8,
-            DType::S16 | DType::U16 | DType::Bf16 | DType::F16 => 16,
-            DType::S32 | DType::U32 | DType::F32 => 32,
-            DType::S64 | DType::U64 | DType::F64 | DType::C64 => 64,
-            DType::C128 => 128,
-        }
+        self.facts().bits
+    }
+
+    /// The format of a float, or of the parts of a complex number.
+    pub fn format(self) -> Option<Format> {
+        self.facts().format
+    }
+
+    /// Whether it is a float all of whose numbers another float has.
+    pub fn is_within(self, other: DType) -> bool {
+        let within = |own: Format, other: Format| own.exponent <= other.exponent && own.mantissa <= other.mantissa;
+        let formats = self.format().zip(other.format());
+        self.is_float() && other.is_float() && formats.is_some_and(|(own, other)| within(own, other))
+    }
+
+    /// Whether it is a float of 8 bits.
+    pub fn is_float8(self) -> bool {
+        self.is_float() && self.bits() == 8
     }
 
     /// Bytes of one element in device memory, where sub-byte types take one byte each.
@@ -118,34 +180,22 @@ impl DType {
 
     /// The type in which kernels compute with it.
     pub fn ctype(self) -> CType {
-        match self {
-            DType::S2 | DType::S4 | DType::S8 | DType::S16 | DType::S32 => CType::I32,
-            DType::U2 | DType::U4 | DType::U8 | DType::U16 | DType::U32 => CType::U32,
-            DType::S64 => CType::I64,
-            DType::U64 => CType::U64,
-            DType::F8E5M2 | DType::F8E4M3Fn | DType::Bf16 | DType::F16 | DType::F32 => CType::F32,
-            DType::F64 => CType::F64,
-            DType::C64 => CType::C64,
-            DType::C128 => CType::C128,
-        }
+        self.facts().ctype
     }
 
     /// Whether the dtype is its own compute type, so that a value needs no rounding before it is stored.
     pub fn is_canonical(self) -> bool {
-        matches!(
-            self,
-            DType::S32 | DType::U32 | DType::S64 | DType::U64 | DType::F32 | DType::F64 | DType::C64 | DType::C128
-        )
+        self.ctype().dtype() == self
     }
 
     /// Whether it is a signed integer.
     pub fn is_signed(self) -> bool {
-        matches!(self, DType::S2 | DType::S4 | DType::S8 | DType::S16 | DType::S32 | DType::S64)
+        self.facts().kind == Kind::Signed
     }
 
     /// Whether it is an unsigned integer.
     pub fn is_unsigned(self) -> bool {
-        matches!(self, DType::U2 | DType::U4 | DType::U8 | DType::U16 | DType::U32 | DType::U64)
+        self.facts().kind == Kind::Unsigned
     }
 
     /// Whether it is an integer.
@@ -155,12 +205,12 @@ impl DType {
 
     /// Whether it is a real float.
     pub fn is_float(self) -> bool {
-        matches!(self, DType::F8E5M2 | DType::F8E4M3Fn | DType::Bf16 | DType::F16 | DType::F32 | DType::F64)
+        self.facts().kind == Kind::Float
     }
 
     /// Whether it is a complex number.
     pub fn is_complex(self) -> bool {
-        matches!(self, DType::C64 | DType::C128)
+        self.facts().kind == Kind::Complex
     }
 }
 
@@ -267,10 +317,19 @@ mod tests {
     }
 
     #[test]
-    fn canonical_types_are_their_own_compute_type() {
-        for t in DType::ALL {
-            assert_eq!(t.is_canonical(), t.ctype().dtype() == t, "{t}");
+    fn formats_are_as_wide_as_their_types() {
+        for (t, format) in DType::ALL.into_iter().filter_map(|t| Some((t, t.format()?))) {
+            let parts = if t.is_complex() { 2 } else { 1 };
+            assert_eq!(parts * (1 + format.exponent + format.mantissa), t.bits(), "{t}");
+            assert!(t.is_canonical() || t.is_within(t.ctype().dtype()), "{t}");
         }
+        let max = |t: DType| t.format().map(Format::max);
+        assert_eq!(max(DType::F8E5M2), Some(57_344.0));
+        assert_eq!(max(DType::F8E4M3Fn), Some(448.0));
+        assert_eq!(max(DType::F16), Some(65_504.0));
+        assert_eq!(max(DType::F32), Some(f64::from(f32::MAX)));
+        assert_eq!(max(DType::F64), Some(f64::MAX));
+        assert!(DType::F8E4M3Fn.is_within(DType::F16) && !DType::F16.is_within(DType::Bf16));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use half::{bf16, f16};
 
+use crate::dtype::Format;
 use crate::program::attribute::Scalar;
 use crate::{DType, float8};
 
@@ -16,27 +17,9 @@ pub enum Value {
     Complex(f64, f64),
 }
 
-/// What a float format of at most 32 bits can hold.
-struct Format {
-    /// Explicit bits of the mantissa.
-    mantissa: i32,
-    /// Exponent of the smallest normal number.
-    min_exponent: i32,
-    max: f64,
-    /// What is too large becomes this.
-    overflow: f64,
-}
-
+/// The format of a float of at most 32 bits, or of such parts.
 fn format(dtype: DType) -> Option<Format> {
-    let (mantissa, min_exponent, max, overflow) = match dtype {
-        DType::F8E5M2 => (2, -14, 57_344.0, f64::INFINITY),
-        DType::F8E4M3Fn => (3, -6, 448.0, 448.0),
-        DType::F16 => (10, -14, 65_504.0, f64::INFINITY),
-        DType::Bf16 => (7, -126, 3.389_531_389_251_535_5e38, f64::INFINITY),
-        DType::F32 | DType::C64 => (23, -126, f64::from(f32::MAX), f64::INFINITY),
-        _ => return None,
-    };
-    Some(Format { mantissa, min_exponent, max, overflow })
+    dtype.format().filter(|format| format.mantissa <= 23)
 }
 
 /// Lowest and highest value of an integer type.
@@ -57,10 +40,15 @@ pub fn round(dtype: DType, x: f64) -> f64 {
     if x == 0.0 || x.is_nan() {
         return x;
     }
-    let exponent = ((x.to_bits() >> 52 & 0x7ff) as i32 - 1023).max(format.min_exponent);
-    let ulp = 2f64.powi(exponent - format.mantissa);
+    let exponent = ((x.to_bits() >> 52 & 0x7ff) as i32 - 1023).max(format.least_exponent());
+    let ulp = 2f64.powi(exponent - format.mantissa as i32);
     let rounded = (x / ulp).round_ties_even() * ulp;
-    if rounded.abs() > format.max { format.overflow.copysign(x) } else { rounded }
+    let max = format.max();
+    if rounded.abs() <= max {
+        return rounded;
+    }
+    let overflow = if format.infinite { f64::INFINITY } else { max };
+    overflow.copysign(x)
 }
 
 /// Devices may take these as zeros.
@@ -150,17 +138,16 @@ impl Value {
     pub fn to_bits(self, dtype: DType) -> u128 {
         let (re, im) = (self.real(), self.imag());
         match dtype {
-            DType::F8E5M2 => float8::e5m2_from_f64(re).into(),
-            DType::F8E4M3Fn => float8::e4m3fn_from_f64(re).into(),
             DType::Bf16 => bf16::from_f32(re as f32).to_bits().into(),
             DType::F16 => f16::from_f32(re as f32).to_bits().into(),
             DType::F32 => (re as f32).to_bits().into(),
             DType::F64 => re.to_bits().into(),
             DType::C64 => u128::from((re as f32).to_bits()) | u128::from((im as f32).to_bits()) << 32,
             DType::C128 => u128::from(re.to_bits()) | u128::from(im.to_bits()) << 64,
-            _ => match self {
-                Value::Int(i) => i as u128 & (u128::MAX >> (128 - dtype.bits())),
-                Value::Float(_) | Value::Complex(..) => 0,
+            _ => match (self, dtype.format()) {
+                (_, Some(format)) => float8::from_f64(format, re).into(),
+                (Value::Int(i), None) => i as u128 & (u128::MAX >> (128 - dtype.bits())),
+                (Value::Float(_) | Value::Complex(..), None) => 0,
             },
         }
     }
@@ -170,15 +157,16 @@ impl Value {
         let f32_at = |shift: u32| f64::from(f32::from_bits((bits >> shift) as u32));
         let f64_at = |shift: u32| f64::from_bits((bits >> shift) as u64);
         match dtype {
-            DType::F8E5M2 => Value::Float(float8::e5m2_to_f64(bits as u8)),
-            DType::F8E4M3Fn => Value::Float(float8::e4m3fn_to_f64(bits as u8)),
             DType::Bf16 => Value::Float(bf16::from_bits(bits as u16).to_f64()),
             DType::F16 => Value::Float(f16::from_bits(bits as u16).to_f64()),
             DType::F32 => Value::Float(f32_at(0)),
             DType::F64 => Value::Float(f64_at(0)),
             DType::C64 => Value::Complex(f32_at(0), f32_at(32)),
             DType::C128 => Value::Complex(f64_at(0), f64_at(64)),
-            _ => Value::Int(wrap(dtype, bits as i128)),
+            _ => match dtype.format() {
+                Some(format) => Value::Float(float8::to_f64(format, bits as u8)),
+                None => Value::Int(wrap(dtype, bits as i128)),
+            },
         }
     }
 }

@@ -125,19 +125,13 @@ float nx_plain_nan_f32(const in float x) {
     return (floatBitsToUint(x) & 0x7fffffffu) > 0x7f800000u ? uintBitsToFloat(0x7fc00000u) : x;
 }
 
-float nx_cast_f32_f8(const in float x) { return nx_load_f8(nx_store_f8(x)); }
-float nx_cast_f32_f8_e4m3fn(const in float x) { return nx_load_f8_e4m3fn(nx_store_f8_e4m3fn(x)); }
-float nx_cast_i32_f16(const in int x) { return nx_cast_f32_f16(nx_round_odd_i32_f32(x)); }
-float nx_cast_i32_bf16(const in int x) { return nx_cast_f32_bf16(nx_round_odd_i32_f32(x)); }
-float nx_cast_i32_f8(const in int x) { return nx_cast_f32_f8(nx_round_odd_i32_f32(x)); }
-float nx_cast_i32_f8_e4m3fn(const in int x) { return nx_cast_f32_f8_e4m3fn(nx_round_odd_i32_f32(x)); }
-float nx_cast_u32_f16(const in uint x) { return nx_cast_f32_f16(nx_round_odd_u32_f32(x)); }
-float nx_cast_u32_bf16(const in uint x) { return nx_cast_f32_bf16(nx_round_odd_u32_f32(x)); }
-float nx_cast_u32_f8(const in uint x) { return nx_cast_f32_f8(nx_round_odd_u32_f32(x)); }
-float nx_cast_u32_f8_e4m3fn(const in uint x) { return nx_cast_f32_f8_e4m3fn(nx_round_odd_u32_f32(x)); }
-float nx_cast_c64_f16(const in vec2 x) { return nx_cast_f32_f16(x.x); }
-float nx_cast_c64_bf16(const in vec2 x) { return nx_cast_f32_bf16(x.x); }
-float nx_cast_c64_f8(const in vec2 x) { return nx_cast_f32_f8(x.x); }
-float nx_cast_c64_f8_e4m3fn(const in vec2 x) { return nx_cast_f32_f8_e4m3fn(x.x); }
+#define NX_CAST_F32(T) float nx_cast_f32_##T(const in float x) { return nx_load_##T(nx_store_##T(x)); }
+NX_FLOATS8(NX_CAST_F32)
+#define NX_CAST_I32(T) float nx_cast_i32_##T(const in int x) { return nx_cast_f32_##T(nx_round_odd_i32_f32(x)); }
+NX_NARROW_FLOATS(NX_CAST_I32)
+#define NX_CAST_U32(T) float nx_cast_u32_##T(const in uint x) { return nx_cast_f32_##T(nx_round_odd_u32_f32(x)); }
+NX_NARROW_FLOATS(NX_CAST_U32)
+#define NX_CAST_C64(T) float nx_cast_c64_##T(const in vec2 x) { return nx_cast_f32_##T(x.x); }
+NX_NARROW_FLOATS(NX_CAST_C64)
 
 #endif

@@ -93,13 +93,9 @@ uint nx_cast_c128_u4(const in dvec2 x) { return nx_cast_f64_u4(x.x); }
 uint nx_cast_c128_u8(const in dvec2 x) { return nx_cast_f64_u8(x.x); }
 uint nx_cast_c128_u16(const in dvec2 x) { return nx_cast_f64_u16(x.x); }
 
-float nx_cast_f64_f16(const in double x) { return nx_cast_f32_f16(nx_round_odd_f64_f32(x)); }
-float nx_cast_f64_bf16(const in double x) { return nx_cast_f32_bf16(nx_round_odd_f64_f32(x)); }
-float nx_cast_f64_f8(const in double x) { return nx_cast_f32_f8(nx_round_odd_f64_f32(x)); }
-float nx_cast_f64_f8_e4m3fn(const in double x) { return nx_cast_f32_f8_e4m3fn(nx_round_odd_f64_f32(x)); }
-float nx_cast_c128_f16(const in dvec2 x) { return nx_cast_f64_f16(x.x); }
-float nx_cast_c128_bf16(const in dvec2 x) { return nx_cast_f64_bf16(x.x); }
-float nx_cast_c128_f8(const in dvec2 x) { return nx_cast_f64_f8(x.x); }
-float nx_cast_c128_f8_e4m3fn(const in dvec2 x) { return nx_cast_f64_f8_e4m3fn(x.x); }
+#define NX_CAST_F64(T) float nx_cast_f64_##T(const in double x) { return nx_cast_f32_##T(nx_round_odd_f64_f32(x)); }
+NX_NARROW_FLOATS(NX_CAST_F64)
+#define NX_CAST_C128(T) float nx_cast_c128_##T(const in dvec2 x) { return nx_cast_f64_##T(x.x); }
+NX_NARROW_FLOATS(NX_CAST_C128)
 
 #endif

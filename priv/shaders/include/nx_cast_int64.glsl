@@ -99,13 +99,9 @@ uint nx_cast_u64_u4(const in uint64_t x) { return nx_load_u4(uint(x & 0xfffful))
 uint nx_cast_u64_u8(const in uint64_t x) { return nx_load_u8(uint(x & 0xfffful)); }
 uint nx_cast_u64_u16(const in uint64_t x) { return nx_load_u16(uint(x & 0xfffful)); }
 
-float nx_cast_i64_f16(const in int64_t x) { return nx_cast_f32_f16(nx_round_odd_i64_f32(x)); }
-float nx_cast_i64_bf16(const in int64_t x) { return nx_cast_f32_bf16(nx_round_odd_i64_f32(x)); }
-float nx_cast_i64_f8(const in int64_t x) { return nx_cast_f32_f8(nx_round_odd_i64_f32(x)); }
-float nx_cast_i64_f8_e4m3fn(const in int64_t x) { return nx_cast_f32_f8_e4m3fn(nx_round_odd_i64_f32(x)); }
-float nx_cast_u64_f16(const in uint64_t x) { return nx_cast_f32_f16(nx_round_odd_u64_f32(x)); }
-float nx_cast_u64_bf16(const in uint64_t x) { return nx_cast_f32_bf16(nx_round_odd_u64_f32(x)); }
-float nx_cast_u64_f8(const in uint64_t x) { return nx_cast_f32_f8(nx_round_odd_u64_f32(x)); }
-float nx_cast_u64_f8_e4m3fn(const in uint64_t x) { return nx_cast_f32_f8_e4m3fn(nx_round_odd_u64_f32(x)); }
+#define NX_CAST_I64(T) float nx_cast_i64_##T(const in int64_t x) { return nx_cast_f32_##T(nx_round_odd_i64_f32(x)); }
+NX_NARROW_FLOATS(NX_CAST_I64)
+#define NX_CAST_U64(T) float nx_cast_u64_##T(const in uint64_t x) { return nx_cast_f32_##T(nx_round_odd_u64_f32(x)); }
+NX_NARROW_FLOATS(NX_CAST_U64)
 
 #endif

@@ -20,6 +20,10 @@ uint nx_round_float_bits(const in uint magnitude, const in uint exponent_bits, c
     return (m + ((1u << (shift - 1u)) - 1u) + ((m >> shift) & 1u)) >> shift;
 }
 
+// The floats of 8 bits, and all that are computed in f32: each has loads and stores here, and casts by these lists.
+#define NX_FLOATS8(X) X(f8) X(f8_e4m3fn)
+#define NX_NARROW_FLOATS(X) X(f16) X(bf16) NX_FLOATS8(X)
+
 // Without branches. Subnormal numbers are the difference of two normal ones, which is exact.
 float nx_load_f16(const in uint raw) {
     uint m = (raw & 0x7fffu) << 13;

@@ -31,14 +31,7 @@ pub enum Bound {
 
 /// Half a unit in the last place of 1.
 pub fn epsilon(dtype: DType) -> f64 {
-    2f64.powi(match dtype {
-        DType::F8E5M2 => -3,
-        DType::F8E4M3Fn => -4,
-        DType::Bf16 => -8,
-        DType::F16 => -11,
-        DType::F64 | DType::C128 => -53,
-        _ => -24,
-    })
+    2f64.powi(-1 - dtype.format().map_or(23, |format| format.mantissa as i32))
 }
 
 /// The bound of an elementwise op.

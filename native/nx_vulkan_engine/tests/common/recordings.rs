@@ -5,16 +5,15 @@ use std::path::Path;
 
 use half::{bf16, f16};
 use nx_vulkan_ir::program::file::{Recording, Tolerance};
-use nx_vulkan_ir::{DType, Result, float8};
+use nx_vulkan_ir::{DType, Result, Value};
 
 /// The parts of floats and complex numbers; `None` for integers, which are compared as bytes.
 fn floats(dtype: DType, bytes: &[u8]) -> Option<Vec<f64>> {
-    fn parts<const N: usize>(bytes: &[u8], decode: fn([u8; N]) -> f64) -> Vec<f64> {
+    fn parts<const N: usize>(bytes: &[u8], decode: impl Fn([u8; N]) -> f64) -> Vec<f64> {
         bytes.as_chunks::<N>().0.iter().map(|&chunk| decode(chunk)).collect()
     }
     Some(match dtype {
-        DType::F8E5M2 => parts(bytes, |[b]| float8::e5m2_to_f64(b)),
-        DType::F8E4M3Fn => parts(bytes, |[b]| float8::e4m3fn_to_f64(b)),
+        _ if dtype.is_float8() => parts(bytes, |[b]| Value::from_bits(dtype, b.into()).real()),
         DType::Bf16 => parts(bytes, |b| bf16::from_ne_bytes(b).to_f64()),
         DType::F16 => parts(bytes, |b| f16::from_ne_bytes(b).to_f64()),
         DType::F32 | DType::C64 => parts(bytes, |b| f32::from_ne_bytes(b).into()),

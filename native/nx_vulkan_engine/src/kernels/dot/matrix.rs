@@ -68,24 +68,20 @@ impl Form {
     }
 
     fn of_types(product: DType, operands: [DType; 2], precision: Precision, own: [bool; 2]) -> Option<Form> {
-        let all = |types: &[DType]| operands.iter().all(|dtype| types.contains(dtype));
+        let all_within = |dtype: DType| operands.iter().all(|operand| operand.is_within(dtype));
         match product {
-            DType::F16 | DType::F8E5M2 | DType::F8E4M3Fn => {
-                let in_f16 = [DType::F16, DType::F8E5M2, DType::F8E4M3Fn];
+            _ if product.is_within(DType::F16) => {
                 let planes = if own[0] { Planes::OwnF16 } else { Planes::OneF16 };
-                all(&in_f16).then_some(Form { planes, scaled: false })
+                all_within(DType::F16).then_some(Form { planes, scaled: false })
             }
             DType::Bf16 => {
                 let (planes, scaled) = if own[1] { (Planes::OwnBf16, false) } else { (Planes::OneF16, true) };
-                all(&[DType::Bf16]).then_some(Form { planes, scaled })
+                (operands == [DType::Bf16; 2]).then_some(Form { planes, scaled })
             }
-            DType::F32 => {
-                let floats = [DType::F32, DType::Bf16, DType::F16, DType::F8E5M2, DType::F8E4M3Fn];
-                all(&floats).then_some(match precision {
-                    Precision::High => Form { planes: Planes::TwoF16, scaled: true },
-                    Precision::Highest => Form { planes: Planes::ThreeBf16, scaled: false },
-                })
-            }
+            DType::F32 => all_within(DType::F32).then_some(match precision {
+                Precision::High => Form { planes: Planes::TwoF16, scaled: true },
+                Precision::Highest => Form { planes: Planes::ThreeBf16, scaled: false },
+            }),
             _ => None,
         }
     }

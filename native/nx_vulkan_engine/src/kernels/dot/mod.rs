@@ -47,7 +47,7 @@ fn numbered(values: &[bool]) -> Constants {
 /// How many numbers of bf16 make up those of a type of which f32 holds all: three hold its 24 bits.
 fn parts_of(dtype: DType) -> u32 {
     match dtype {
-        DType::Bf16 | DType::F8E5M2 | DType::F8E4M3Fn => 1,
+        _ if dtype.is_within(DType::Bf16) => 1,
         DType::F16 => 2,
         _ => 3,
     }

@@ -30,7 +30,7 @@ impl Engine {
         let has = |planes: Planes| is_nvidia && caps.cooperative_matrix && (!planes.is_bf16() || caps.bfloat16_matrix);
         let (place, planes) = match product {
             DType::Bf16 => (1, Planes::OwnBf16),
-            DType::F16 | DType::F8E5M2 | DType::F8E4M3Fn => (0, Planes::OwnF16),
+            _ if product.is_within(DType::F16) => (0, Planes::OwnF16),
             _ => return Ok([false; 2]),
         };
         if !has(planes) {

@@ -26,15 +26,9 @@ impl SortKey {
     pub fn params(self) -> [u32; 4] {
         let bits = self.dtype.bits().min(32);
         let sign = if self.dtype.is_unsigned() { 0 } else { 1 << (bits - 1) };
-        let largest = match self.dtype {
-            DType::F8E5M2 => 0x7c,
-            DType::F8E4M3Fn => 0x7e,
-            DType::Bf16 => 0x7f80,
-            DType::F16 => 0x7c00,
-            DType::F32 => 0x7f80_0000,
-            DType::F64 => 0x7ff0_0000,
-            _ => 0,
-        };
+        let format = self.dtype.format().filter(|_| self.dtype.is_float());
+        // Of f64 the upper half.
+        let largest = format.map_or(0, |format| format.largest_bits() >> (self.dtype.bits() - bits)) as u32;
         [sign, largest, u32::MAX >> (32 - bits), u32::from(self.descending)]
     }
 }

@@ -6,7 +6,7 @@ use nx_vulkan_engine::program::ops::moved::Reverse;
 use nx_vulkan_engine::program::{Op, Reduction};
 use nx_vulkan_engine::reference::Array;
 use nx_vulkan_engine::{DType, Tensor, Type, Value};
-use nx_vulkan_ir::dtype::merge;
+use nx_vulkan_ir::dtype::{Format, merge};
 
 use super::values::{Range, operand, specials};
 use super::{engine, finish, rng, run, upload, verify, verify_on};
@@ -24,7 +24,8 @@ fn summed(out: DType, terms: u64, size: f64) -> Bound {
     }
     let step = epsilon(out.ctype().dtype());
     // Once more for the rounding to `out`, which has numbers no smaller than this one.
-    let least = if out == DType::F8E4M3Fn { 2f64.powi(-9) } else { 2f64.powi(-16) };
+    let least = |format: Format| 2f64.powi(format.least_exponent() - format.mantissa as i32);
+    let least = out.format().map_or(0.0, least).max(2f64.powi(-16));
     let narrow = if out.is_canonical() { 0.0 } else { least };
     Bound::Norm { relative: 2.0 * epsilon(out), absolute: terms as f64 * step * size + narrow }
 }

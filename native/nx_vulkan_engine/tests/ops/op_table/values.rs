@@ -2,6 +2,7 @@
 
 use nx_vulkan_engine::reference::Array;
 use nx_vulkan_engine::{DType, Type, Value, value};
+use nx_vulkan_ir::dtype::Format;
 
 use crate::common::Rng;
 
@@ -17,23 +18,11 @@ pub enum Range {
 }
 
 fn largest(dtype: DType) -> f64 {
-    match dtype {
-        DType::F8E5M2 => 57_344.0,
-        DType::F8E4M3Fn => 448.0,
-        DType::F16 => 65_504.0,
-        DType::Bf16 => 3.389_531_389_251_535_5e38,
-        DType::F64 | DType::C128 => f64::MAX,
-        _ => f64::from(f32::MAX),
-    }
+    dtype.format().map_or(f64::from(f32::MAX), Format::max)
 }
 
 fn least_normal(dtype: DType) -> f64 {
-    match dtype {
-        DType::F8E5M2 | DType::F16 => 2f64.powi(-14),
-        DType::F8E4M3Fn => 2f64.powi(-6),
-        DType::F64 | DType::C128 => f64::MIN_POSITIVE,
-        _ => f64::from(f32::MIN_POSITIVE),
-    }
+    dtype.format().map_or(f64::from(f32::MIN_POSITIVE), |format| 2f64.powi(format.least_exponent()))
 }
 
 fn special_floats(dtype: DType) -> Vec<f64> {

@@ -13,17 +13,14 @@ enum Value {
     Float(f64),
 }
 
-/// Widths of exponent and mantissa of the floats narrower than 32 bits.
+/// Widths of exponent and mantissa of a float.
 fn float_fields(dtype: DType) -> Option<(i32, i32)> {
-    match dtype {
-        DType::F16 => Some((5, 10)),
-        DType::Bf16 => Some((8, 7)),
-        DType::F8E5M2 => Some((5, 2)),
-        DType::F8E4M3Fn => Some((4, 3)),
-        DType::F32 => Some((8, 23)),
-        DType::F64 => Some((11, 52)),
-        _ => None,
-    }
+    dtype.format().map(|format| (format.exponent as i32, format.mantissa as i32))
+}
+
+/// Whether its largest exponent holds numbers.
+fn is_finite(dtype: DType) -> bool {
+    dtype.format().is_some_and(|format| !format.infinite)
 }
 
 fn range(dtype: DType) -> (i128, i128) {
@@ -46,9 +43,9 @@ fn decode(dtype: DType, raw: u64) -> Value {
     let sign = if raw >> (exponent_bits + mantissa_bits) & 1 == 1 { -1.0 } else { 1.0 };
     let bias = (1 << (exponent_bits - 1)) - 1;
     let top = (1 << exponent_bits) - 1;
-    let magnitude = match (exponent, dtype) {
-        (15, DType::F8E4M3Fn) if mantissa == 7 => f64::NAN,
-        (_, DType::F8E4M3Fn) | (0, _) => scaled(exponent, mantissa, mantissa_bits, bias),
+    let magnitude = match (exponent, is_finite(dtype)) {
+        (_, true) if exponent == top && mantissa == (1 << mantissa_bits) - 1 => f64::NAN,
+        (_, true) | (0, _) => scaled(exponent, mantissa, mantissa_bits, bias),
         _ if exponent == top => {
             if mantissa == 0 {
                 f64::INFINITY
@@ -111,13 +108,13 @@ fn encode(dtype: DType, value: Value) -> u64 {
     let top: u64 = (1 << exponent_bits) - 1;
     let sign = u64::from(negative) << (exponent_bits + mantissa_bits);
     if magnitude.is_nan() {
-        return match dtype {
-            DType::F8E4M3Fn => 0x7f,
-            DType::F8E5M2 => 0x7e,
-            _ => (top << mantissa_bits) | (1 << (mantissa_bits - 1)),
+        return match is_finite(dtype) {
+            true => (1 << (exponent_bits + mantissa_bits)) - 1,
+            false => (top << mantissa_bits) | (1 << (mantissa_bits - 1)),
         };
     }
-    let saturated = if dtype == DType::F8E4M3Fn { 0x7e } else { top << mantissa_bits };
+    let all: u64 = (1 << (exponent_bits + mantissa_bits)) - 1;
+    let saturated = if is_finite(dtype) { all - 1 } else { top << mantissa_bits };
     if magnitude.is_infinite() {
         return sign | saturated;
     }

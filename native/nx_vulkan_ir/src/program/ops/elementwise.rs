@@ -212,7 +212,7 @@ impl Elementwise {
 
     /// Whether unrolling it over the lanes of a vector pays, too: rounding to 8 bits takes more instructions.
     pub fn is_short(self, operands: &[DType], out: DType) -> bool {
-        let quick = |t: &DType| !matches!(t, DType::F8E5M2 | DType::F8E4M3Fn);
+        let quick = |t: &DType| !t.is_float8();
         self.is_cheap(operands, out) && operands.iter().all(quick) && quick(&out)
     }
 

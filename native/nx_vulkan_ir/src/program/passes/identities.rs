@@ -133,17 +133,7 @@ fn skip_exact_casts(new: &Rewriter, instruction: &mut Instruction) -> Result<()>
 /// Whether every value of one type is a value of the other.
 fn holds_all(inner: &Type, outer: &Type) -> bool {
     let (a, b) = (inner.dtype, outer.dtype);
-    let mantissa = |t: DType| match t {
-        DType::F8E5M2 => 3,
-        DType::F8E4M3Fn => 4,
-        DType::Bf16 => 8,
-        DType::F16 => 11,
-        DType::F32 => 24,
-        DType::F64 => 53,
-        DType::S2 | DType::S4 | DType::S8 | DType::S16 | DType::S32 | DType::S64 => 0,
-        DType::U2 | DType::U4 | DType::U8 | DType::U16 | DType::U32 | DType::U64 => 0,
-        DType::C64 | DType::C128 => 0,
-    };
+    let mantissa = |t: DType| t.format().map_or(0, |format| format.mantissa + 1);
     match (a.is_integer(), b.is_integer()) {
         (true, true) if a.is_signed() == b.is_signed() => a.bits() <= b.bits(),
         (true, true) => a.is_unsigned() && a.bits() < b.bits(),
