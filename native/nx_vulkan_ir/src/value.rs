@@ -176,6 +176,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn largest_numbers_come_back_from_their_bits() {
+        for (t, format) in DType::ALL.into_iter().filter(|t| t.is_float()).filter_map(|t| Some((t, t.format()?))) {
+            let max = format.max();
+            assert_eq!(Value::from_bits(t, Value::Float(-max).to_bits(t)).real(), -max, "{t}");
+        }
+    }
+
+    #[test]
     fn all_narrow_elements_round_trip_and_are_canonical() {
         for dtype in DType::ALL.into_iter().filter(|t| t.bits() <= 16) {
             for bits in 0..1u128 << dtype.bits() {

@@ -11,7 +11,7 @@ use crate::program::epilogue::{Epilogue, Factor, Following};
 use crate::program::fused::{Plan, through};
 use crate::program::pair::Pair;
 use crate::program::{Op, Program};
-use crate::{Error, Result, Tensor, View};
+use crate::{DType, Error, Result, Tensor, View};
 
 /// Runs a product with the steps on its operands and results. `None` where an operand that takes steps does not lie as
 /// their result would: how operands lie can decide how a product adds up.
@@ -34,7 +34,9 @@ pub fn product(call: &Call<'_>, body: &Program, epilogue: Epilogue) -> Result<Op
             Factor::Derived(plan) => {
                 let ty = product.operands.get(place).and_then(|&factor| body.type_of(factor)).ok_or_else(missing)?;
                 let depth = depth(&product.op, place, &ty.shape);
-                let Some(found) = of_plan(call, &plan, ty.elements() / depth.max(1))? else { return Ok(None) };
+                let Some(found) = of_plan(call, &plan, ty.elements() / depth.max(1), out.dtype)? else {
+                    return Ok(None);
+                };
                 // It has the type and the layout of what it is, in any memory, which nobody reads.
                 let operand = plan.loads.first().map_or(0, |load| load.operand as usize);
                 operands.push(call.operand(operand)?.with_view(View::contiguous(ty.dtype, &ty.shape)));
@@ -64,15 +66,15 @@ fn depth(op: &Op, place: usize, shape: &[u64]) -> u64 {
     [contract_a, contract_b][place].iter().filter_map(|&axis| shape.get(axis)).product()
 }
 
-/// What a product computes for itself, as a matrix of so many rows; `None` where a launch can't reach all of what it is
+/// What a product with results of a type computes for itself, as a matrix of so many rows; `None` where a launch can't reach all of what it is
 /// computed from, or does not find groups of neighbours.
-fn of_plan(call: &Call<'_>, plan: &Plan, rows: u64) -> Result<Option<Derived>> {
+fn of_plan(call: &Call<'_>, plan: &Plan, rows: u64, out: DType) -> Result<Option<Derived>> {
     let loads: Vec<Loaded> = plan.loads.iter().map(|load| loaded(call, load)).collect::<Result<_>>()?;
     let reach = call.engine.reach();
     if plan.elements() > reach.far() || !loads.iter().all(|load| load.is_indexed(reach)) {
         return Ok(None);
     }
-    Ok(Derived::of(plan, rows, loads.into_iter().map(|load| load.tensor).collect()))
+    Ok(Derived::of(plan, rows, loads.into_iter().map(|load| load.tensor).collect(), out))
 }
 
 /// What follows products, for their kernel.

@@ -68,12 +68,6 @@ pub fn is_product(op: &Op) -> bool {
     matches!(op, Op::Dot { .. } | Op::Conv(_))
 }
 
-/// Whether the product of a body has results of 16 bits.
-pub(crate) fn rounds(body: &Program) -> bool {
-    let mut products = body.instructions.iter().filter(|i| is_product(&i.op)).flat_map(|i| &i.outs);
-    products.any(|out| matches!(out.dtype, DType::F16 | DType::Bf16))
-}
-
 /// The most vectors by which a matrix is multiplied as it comes from memory, each element being taken once.
 pub const MOST_VECTORS: u64 = 8;
 

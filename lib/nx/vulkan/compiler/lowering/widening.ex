@@ -17,8 +17,8 @@ defmodule Nx.Vulkan.Compiler.Lowering.Widening do
 
   # Results of these are as wide as their operands; a block is told by its results.
   @wide Ops.elementwise(:number) ++
-          [:block, :reshape, :squeeze, :eye, :iota, :broadcast, :transpose, :reverse, :concatenate, :stack] ++
-          [:gather, :indexed_add, :indexed_put, :pad, :slice, :put_slice, :dot, :conv] ++
+          (Ops.moves() -- [:bitcast, :constant]) ++
+          [:block, :gather, :indexed_add, :indexed_put, :dot, :conv] ++
           [:sum, :product, :reduce_max, :reduce_min, :window_sum, :window_product, :window_max, :window_min] ++
           [:window_scatter_max, :window_scatter_min, :sort, :triangular_solve]
 

@@ -31,32 +31,22 @@ pub struct DerivedSpec {
 }
 
 impl DerivedSpec {
-    /// The elements of four or eight neighbours in a row, as f32, from one on that is so many behind a contracted one,
-    /// both a multiple of as many as lie together. Its operands are those of the kernel from `first` on. What depends on
-    /// the row alone, or on the contracted element alone, is computed of it alone, so that rows share it, and fours of
-    /// eight.
+    /// The elements of four or eight neighbours in a row, as f32, from a contracted one on that is a multiple of as many.
+    /// Its operands are those of the kernel from `first` on. What depends on the row alone, or on the contracted element
+    /// alone, is computed of it alone, so that rows share it.
     pub(super) fn neighbours(
         &self,
         code: &mut Code<'_, '_>,
         params: &mut ParamLayout,
         first: u8,
-        [row, depth, behind]: [Word; 3],
-        count: u64,
+        [row, depth]: [Word; 2],
     ) -> Result<SmallVec<[Word; 8]>> {
         let [rows, contracted] = self.ranks;
         let mut coordinates = access::coordinates(code, params, row, self.axis, rows)?;
-        let first_of_all = code.u32_op(SpirvOp::IAdd, depth, behind);
-        let found = if self.by_eights { depth } else { first_of_all };
-        coordinates.extend(access::coordinates(code, params, found, self.axis + rows, contracted)?);
-        if let Some(last) = coordinates.last_mut() {
-            if self.is_short {
-                *last = code.linker.const_u32(0);
-            }
-            if self.by_eights {
-                *last = code.u32_op(SpirvOp::IAdd, *last, behind);
-            }
+        coordinates.extend(access::coordinates(code, params, depth, self.axis + rows, contracted)?);
+        if let Some(last) = coordinates.last_mut().filter(|_| self.is_short) {
+            *last = code.linker.const_u32(0);
         }
-        let depth = first_of_all;
         let linear =
             match self.steps.iter().flat_map(|step| &step.args).chain([&self.result]).any(|r| *r == Ref::Linear) {
                 true => {
@@ -67,7 +57,7 @@ impl DerivedSpec {
                 false => depth,
             };
         let mut lanes: SmallVec<[Lane; 8]> = SmallVec::new();
-        for j in 0..count as u32 {
+        for j in 0..self.together() as u32 {
             let mut lane = Lane { linear, coordinates: coordinates.clone(), values: SmallVec::new() };
             if j > 0 {
                 let j = code.linker.const_u32(j);
@@ -89,6 +79,11 @@ impl DerivedSpec {
             scalar::cast(code, value, DType::F32)
         };
         lanes.iter().map(compute).collect()
+    }
+
+    /// Neighbours that are computed at once.
+    pub(super) fn together(&self) -> u64 {
+        if self.by_eights { 2 * DERIVED_TOGETHER } else { DERIVED_TOGETHER }
     }
 
     /// The elements of an operand for each of the neighbours.

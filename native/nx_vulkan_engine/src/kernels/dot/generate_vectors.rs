@@ -104,16 +104,20 @@ impl DotSpec {
                 // Rows and contracted elements are known by their numbers.
                 linker.define("slot_matrix_free", |_, args| arg(args, 1).map(Some))?;
                 linker.define("slot_matrix_depth", |_, args| arg(args, 0).map(Some))?;
-                linker.define("slot_matrix_four", |code, args| {
-                    let at = [arg(args, 0)?, arg(args, 1)?, arg(args, 2)?];
-                    let four = derived.neighbours(code, &mut params, FACTORS, at, DERIVED_TOGETHER)?;
-                    Ok(Some(vector_of(code, self.sum, &four)))
-                })?;
-                linker.define("slot_matrix_eight", |code, args| {
-                    let at = [arg(args, 0)?, arg(args, 1)?, code.linker.const_u32(0)];
-                    let eight = derived.neighbours(code, &mut params, FACTORS, at, 2 * DERIVED_TOGETHER)?;
-                    let fours: SmallVec<[Word; 2]> =
-                        eight.chunks(DERIVED_TOGETHER as usize).map(|four| vector_of(code, self.sum, four)).collect();
+                let slot = if derived.by_eights { "slot_matrix_eight" } else { "slot_matrix_four" };
+                linker.define(slot, |code, args| {
+                    let depth = match args {
+                        [_, depth, behind] => code.u32_op(SpirvOp::IAdd, *depth, *behind),
+                        _ => arg(args, 1)?,
+                    };
+                    let elements = derived.neighbours(code, &mut params, FACTORS, [arg(args, 0)?, depth])?;
+                    let fours: SmallVec<[Word; 2]> = elements
+                        .chunks(DERIVED_TOGETHER as usize)
+                        .map(|four| vector_of(code, self.sum, four))
+                        .collect();
+                    if let [four] = fours.as_slice() {
+                        return Ok(Some(*four));
+                    }
                     let part = value_type(code, self.sum);
                     let four = code.linker.type_vector(part, DERIVED_TOGETHER as u32);
                     let matrix = code.linker.type_matrix(four, fours.len() as u32);

@@ -11,9 +11,10 @@ use super::launch::{Choice, Instead, Product, Results, launch_with, product_with
 use super::{DerivedSpec, DotSpec, Tiling};
 use crate::kernels::map::Port;
 use crate::kernels::{Compile, Place};
+use crate::program::Elementwise;
 use crate::program::fused::{Made, Plan};
 use crate::shape::{Dims, Space, Strides};
-use crate::{CType, Engine, Result, Tensor};
+use crate::{CType, DType, Engine, Result, Tensor};
 
 /// A matrix that a product computes, with the operands that it is computed from, which have strides along axes that
 /// make up the matrix in the order of its elements.
@@ -25,10 +26,11 @@ pub struct Derived {
 }
 
 impl Derived {
-    /// What a plan of a map computes of tensors that have the shape of its space, as a matrix of so many rows; `None`
-    /// where an axis that steps count goes on beyond the end of a row, neighbours along the last one are no groups, or
+    /// What a plan of a map computes of tensors that have the shape of its space, as a matrix of so many rows, for a
+    /// product with results of a type: where that has 16 bits, elements are not rounded to as many, which is for what is
+    /// stored. `None` where an axis that steps count goes on beyond the end of a row, neighbours along the last one are no groups, or
     /// an operand runs backwards.
-    pub fn of(plan: &Plan, rows: u64, loads: SmallVec<[Tensor; 3]>) -> Option<Derived> {
+    pub fn of(plan: &Plan, rows: u64, loads: SmallVec<[Tensor; 3]>, out: DType) -> Option<Derived> {
         let step = |made: &Made| match made {
             Made::Step(step) => Some(step.clone()),
             Made::Reduction { .. } => None,
@@ -36,6 +38,10 @@ impl Derived {
         let mut steps: SmallVec<[Step; 1]> =
             plan.values.iter().map(|value| step(&value.made)).collect::<Option<_>>()?;
         let mut result = plan.stores.first()?.value;
+        if let Some(whole) = before_rounding(&steps, result, &loads).filter(|_| is_narrow(out)) {
+            result = whole;
+            steps.pop();
+        }
         let strides = loads.iter().map(|load| load.view.strides.clone()).collect();
         let mut whole = Space { sizes: plan.space.clone(), strides };
         let (cut, added) = cut_at(&mut whole, rows)?;
@@ -110,8 +116,8 @@ impl Derived {
 }
 
 /// Few vectors by a matrix that is computed; the operand at `place` has its type and the strides that it would have in
-/// memory, and is not read. Results have the bits that they have where it lies in memory. Answers whether one kernel
-/// does it.
+/// memory, and is not read. Results have the bits that they have where it lies in memory, as f32 where it is not
+/// rounded. Answers whether one kernel does it.
 ///
 /// # Errors
 /// As of [`product`].
@@ -191,6 +197,23 @@ fn cut_at(space: &mut Space, rows: u64) -> Option<(usize, Option<usize>)> {
         before *= size;
     }
     None
+}
+
+/// What the last of all steps rounds from f32 to 16 bits, if it makes the result so.
+fn before_rounding(steps: &[Step], result: Ref, loads: &[Tensor]) -> Option<Ref> {
+    let (Some(last), Ref::Result(made)) = (steps.last(), result) else { return None };
+    let [whole] = last.args.as_slice() else { return None };
+    let dtype = match *whole {
+        Ref::Input(k) => loads.get(usize::from(k))?.view.dtype,
+        Ref::Result(k) => steps.get(usize::from(k))?.out,
+        Ref::Constant(..) | Ref::Coordinate(_) | Ref::Linear => return None,
+    };
+    let rounds = last.op == Elementwise::AsType && is_narrow(last.out) && dtype == DType::F32;
+    (rounds && usize::from(made) + 1 == steps.len()).then_some(*whole)
+}
+
+fn is_narrow(dtype: DType) -> bool {
+    matches!(dtype, DType::F16 | DType::Bf16)
 }
 
 /// The axis whose index it is.

@@ -1,6 +1,5 @@
 //! Moves what is computed from fewer bytes, such as weights of a few bits, into the kernels of the products with few
-//! vectors that alone read it: it is never stored. Nor is it rounded to 16 bits before it is multiplied, where results
-//! have 16 bits: that would take as long as all the rest, and is there for what is stored.
+//! vectors that alone read it: it is never stored.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,8 +10,8 @@ use super::rewrite::{body_of, with_joined};
 use super::target::Target;
 use crate::program::epilogue::{self, Factor};
 use crate::program::fused::is_view;
-use crate::program::{Elementwise, Instruction, Op, Operand, Program};
-use crate::{DType, Result, Type};
+use crate::program::{Instruction, Op, Operand, Program};
+use crate::{Result, Type};
 
 /// How many times as many bytes are computed as are read, at least: those of bf16 from weights of 8 bits with a scale
 /// for 32 of them. With less, to read what is stored takes about as long.
@@ -104,16 +103,9 @@ fn join(
     let inputs = operands.iter().map(|&operand| program.type_of(operand).cloned()).collect::<Option<_>>()?;
     let mut body = Program { inputs, ..Program::default() };
     let mut made = *body.append(&body_of(source, program.types())?, &own).first()?;
-    if let Some(whole) = before_rounding(&body, made).filter(|_| epilogue::rounds(product)) {
-        body.instructions.pop();
-        made = whole;
-    }
-    let dtype = body.type_of(made)?.dtype;
     for &view in views.iter().rev() {
         let result = Operand::Result(body.results().count() as u32);
-        let view = &program.instructions[view];
-        let outs = view.outs.iter().map(|out| Type::new(dtype, &out.shape)).collect();
-        body.instructions.push(Instruction { op: view.op.clone(), operands: smallvec![made], outs });
+        body.instructions.push(Instruction { operands: smallvec![made], ..program.instructions[view].clone() });
         made = result;
     }
     let inputs: Vec<Operand> = others.into_iter().map(|operand| operand.unwrap_or(made)).collect();
@@ -125,14 +117,4 @@ fn join(
     let is_derived = matches!(found.factors.get(place), Some(Factor::Derived(_)));
     let fits = epilogue::vectors(&product.op, [a, b], out, place).is_some_and(|n| n <= target.derived_vectors);
     (is_derived && fits).then(|| (Op::Fused(Box::new(body)), operands.into_vec()))
-}
-
-/// What the last instruction of a body rounds from f32 to 16 bits, if it makes an operand so.
-fn before_rounding(body: &Program, made: Operand) -> Option<Operand> {
-    let (last, Operand::Result(result)) = (body.instructions.last()?, made) else { return None };
-    let ([whole], [out]) = (last.operands.as_slice(), last.outs.as_slice()) else { return None };
-    let rounds = last.op.elementwise() == Some(Elementwise::AsType)
-        && matches!(out.dtype, DType::F16 | DType::Bf16)
-        && body.type_of(*whole)?.dtype == DType::F32;
-    (rounds && result as usize + 1 == body.results().count()).then_some(*whole)
 }
