@@ -66,8 +66,8 @@ fn depth(op: &Op, place: usize, shape: &[u64]) -> u64 {
     [contract_a, contract_b][place].iter().filter_map(|&axis| shape.get(axis)).product()
 }
 
-/// What a product with results of a type computes for itself, as a matrix of so many rows; `None` where a launch can't reach all of what it is
-/// computed from, or does not find groups of neighbours.
+/// What a product with results of a type computes for itself, as a matrix of so many rows; `None` where a launch can't
+/// reach all of what it is computed from, or does not find groups of neighbours.
 fn of_plan(call: &Call<'_>, plan: &Plan, rows: u64, out: DType) -> Result<Option<Derived>> {
     let loads: Vec<Loaded> = plan.loads.iter().map(|load| loaded(call, load)).collect::<Result<_>>()?;
     let reach = call.engine.reach();

@@ -28,8 +28,8 @@ pub struct Derived {
 impl Derived {
     /// What a plan of a map computes of tensors that have the shape of its space, as a matrix of so many rows, for a
     /// product with results of a type: where that has 16 bits, elements are not rounded to as many, which is for what is
-    /// stored. `None` where an axis that steps count goes on beyond the end of a row, neighbours along the last one are no groups, or
-    /// an operand runs backwards.
+    /// stored. `None` where an axis that steps count goes on beyond the end of a row, neighbours along the last one are
+    /// no groups, or an operand runs backwards.
     pub fn of(plan: &Plan, rows: u64, loads: SmallVec<[Tensor; 3]>, out: DType) -> Option<Derived> {
         let step = |made: &Made| match made {
             Made::Step(step) => Some(step.clone()),
