@@ -16,10 +16,14 @@ const KEPT_PERCENT: u64 = 50;
 /// The share of the budget that is allocated, while memory is short, between two requests to collect garbage.
 const GARBAGE_STEP: u64 = 64;
 
-/// The share of the memory in use that may be garbage, and bytes that are too little to ask for a collection: the BEAM
-/// takes some 50 us for one of a process with little on its heap, and a GPU twice as long to write as much.
+/// The share of the memory in use that may be garbage.
 const GARBAGE_SHARE: u64 = 4;
+
+/// What is too little to ask for a collection: the BEAM takes some 50 us for one of a process with little on its heap,
+/// which it makes small, so that some more follow, and a GPU twice as long to write as many bytes. Nor is a small share
+/// of the budget missed.
 const LITTLE_GARBAGE_BYTES: u64 = 128 << 20;
+const LITTLE_GARBAGE_SHARE: u64 = 256;
 
 /// What holds the copies of each buffer that has some.
 #[derive(Debug, Default)]
@@ -78,7 +82,8 @@ impl Engine {
     /// Bytes of results after which owners had better collect what they hold no longer, whether memory is short or not.
     pub fn garbage_bytes(&self) -> u64 {
         let most = self.garbage_step_bytes();
-        (self.pool().in_use_bytes() / GARBAGE_SHARE).clamp(LITTLE_GARBAGE_BYTES.min(most), most)
+        let little = LITTLE_GARBAGE_BYTES.max(self.budget_bytes() / LITTLE_GARBAGE_SHARE);
+        (self.pool().in_use_bytes() / GARBAGE_SHARE).clamp(little.min(most), most)
     }
 
     /// Whether the driver had to give memory for a large tensor since the last time that this was asked: unused ones

@@ -92,7 +92,7 @@ defmodule Nx.Vulkan.Compiler do
 
   alias Nx.Defn.Composite
   alias Nx.Tensor, as: T
-  alias Nx.Vulkan.Compiler.{Arguments, Cache, Key, Live, Lowering, Origin, Recompilation, Steps}
+  alias Nx.Vulkan.Compiler.{Arguments, Cache, Key, Live, Lowering, Origin, Recompilation, Results, Steps}
   alias Nx.Vulkan.Compiler.Lowering.{Plan, Widening}
   alias Nx.Vulkan.{NativeV, Telemetry}
   alias Nx.Vulkan.VulkanoBackend, as: B
@@ -108,7 +108,7 @@ defmodule Nx.Vulkan.Compiler do
   # a call has, and which of these the caller has donated. A struct would be copied with its keys.
   Record.defrecordp(
     :entry,
-    [:name, :executable, :plan, :slots, :kept, :constants, :arguments, :template, :check] |> Enum.map(&{&1, nil})
+    [:name, :executable, :plan, :slots, :kept, :constants, :arguments, :results, :check] |> Enum.map(&{&1, nil})
   )
 
   @impl true
@@ -399,12 +399,20 @@ defmodule Nx.Vulkan.Compiler do
   defp templates([var | vars]), do: [template(var) | templates(vars)]
   defp templates([]), do: []
 
+  # Every call takes the hash of all of them: most tensors are known by a type and a shape.
   defp template(%T{type: type, shape: shape, names: names, vectorized_axes: axes} = tensor) do
-    {type, shape, names, axes, donatable?(tensor)}
+    donatable? = donatable?(tensor)
+
+    if axes == [] and not donatable? and unnamed?(names),
+      do: {type, shape},
+      else: {type, shape, names, axes, donatable?}
   end
 
   defp template(tuple) when is_tuple(tuple), do: tuple |> Tuple.to_list() |> templates()
   defp template(container), do: Composite.traverse(container, &template/1)
+
+  defp unnamed?([nil | names]), do: unnamed?(names)
+  defp unnamed?(names), do: names == []
 
   # Tensors of Nx 0.13 have no such key.
   defp donatable?(tensor), do: Map.get(tensor, :donatable?, false)
@@ -428,7 +436,7 @@ defmodule Nx.Vulkan.Compiler do
         entry(
           name: name,
           arguments: vars |> Enum.map(&Nx.to_template/1) |> :erlang.term_to_binary(),
-          template: template,
+          results: Results.new(template),
           check: check,
           kept: if(length(arguments) < length(leaves), do: for(i <- 0..(length(leaves) - 1)//1, do: i in arguments)),
           constants:
@@ -556,7 +564,7 @@ defmodule Nx.Vulkan.Compiler do
         outputs
       end)
 
-    result(entry(entry, :template), outputs)
+    Results.fill(entry(entry, :results), outputs)
   end
 
   defp check!(entry(name: name, check: check, arguments: arguments), inputs, outputs) do
@@ -617,26 +625,4 @@ defmodule Nx.Vulkan.Compiler do
       end
     end)
   end
-
-  defp result(template, outputs) do
-    {result, []} = fill(template, outputs)
-    result
-  end
-
-  defp fill(%T{} = leaf, [output | outputs]), do: {B.holding(leaf, output), outputs}
-
-  defp fill(tuple, outputs) when is_tuple(tuple) do
-    {list, outputs} = fill_all(Tuple.to_list(tuple), outputs)
-    {List.to_tuple(list), outputs}
-  end
-
-  defp fill(container, outputs), do: Nx.Container.traverse(container, outputs, &fill/2)
-
-  defp fill_all([part | parts], outputs) do
-    {part, outputs} = fill(part, outputs)
-    {parts, outputs} = fill_all(parts, outputs)
-    {[part | parts], outputs}
-  end
-
-  defp fill_all([], outputs), do: {[], outputs}
 end

@@ -39,14 +39,20 @@ pub struct Replay<'a> {
     pub writes: &'a [&'a Buffer],
 }
 
-impl Replay<'_> {
+impl<'a> Replay<'a> {
+    /// How many commands are recorded for each run.
+    fn len(&self) -> usize {
+        self.barriers.len().min(self.chosen.map_or(self.commands.len(), <[u32]>::len))
+    }
+
+    /// The command that is recorded at this place.
+    fn command(&self, at: usize) -> &'a Command {
+        &self.commands[self.chosen.map_or(at, |places| places[at] as usize)]
+    }
+
     /// The commands that are recorded, and whether a barrier comes before each.
-    fn recorded(&self) -> impl ExactSizeIterator<Item = (&Command, bool)> + Clone {
-        let count = self.barriers.len().min(self.chosen.map_or(self.commands.len(), <[u32]>::len));
-        (0..count).map(|k| {
-            let place = self.chosen.map_or(k, |places| places[k] as usize);
-            (&self.commands[place], self.barriers[k])
-        })
+    fn recorded(&self) -> impl ExactSizeIterator<Item = (&'a Command, bool)> {
+        (0..self.len()).map(|at| (self.command(at), self.barriers[at]))
     }
 }
 
@@ -60,6 +66,16 @@ struct Item<'a> {
     slots: &'a [(&'a Buffer, u64)],
 }
 
+/// Commands that are recorded under one lock.
+#[derive(Default)]
+struct Chunk {
+    length: usize,
+    /// The time that they take.
+    ns: u64,
+    /// Words of their tables.
+    table_words: usize,
+}
+
 /// A word that decides whether what is recorded runs.
 type Condition = (vk::Buffer, u64);
 
@@ -71,60 +87,61 @@ impl Stream {
     /// data to one another.
     pub unsafe fn replay(&self, replay: &Replay<'_>) -> Result<()> {
         let deciding = deciding(replay.recorded());
-        let commands = replay.recorded().enumerate();
         // Each command for all runs: between two barriers nothing depends on anything else.
-        let mut items = commands.flat_map(|(i, (command, waits))| {
-            let decides = deciding.get(i) == Some(&true);
-            replay.runs.iter().enumerate().map(move |(run, slots)| Item {
-                command,
-                waits: waits && run == 0,
-                decides,
-                slots,
-            })
-        });
-        let mut is_first = true;
-        loop {
-            let (length, ns) = self.chunk(items.clone());
-            if length == 0 {
-                return Ok(());
+        let runs = replay.runs.len();
+        let item = |n: usize| {
+            let (at, run) = if runs == 1 { (n, 0) } else { (n / runs, n % runs) };
+            Item {
+                command: replay.command(at),
+                waits: run == 0 && replay.barriers[at],
+                decides: deciding.get(at) == Some(&true),
+                slots: replay.runs[run],
             }
-            let chunk = items.clone().take(length);
-            let tables = chunk.flat_map(|item| table(item.command, item.slots)).collect::<Vec<u32>>();
-            let (mut recorder, mut table_address) = match tables.is_empty() {
-                true => (self.acquire()?, 0),
-                false => self.acquire_with_table(&tables)?,
+        };
+        let count = replay.len() * runs;
+        let mut next = 0;
+        while next < count {
+            let Chunk { length, ns, table_words } = self.chunk((next..count).map(item));
+            let chunk = (next..next + length).map(item);
+            let (mut recorder, mut table_address) = match table_words {
+                0 => (self.acquire()?, 0),
+                _ => {
+                    let mut tables = Vec::with_capacity(table_words);
+                    chunk.clone().for_each(|item| push_table(&mut tables, item.command, item.slots));
+                    self.acquire_with_table(&tables)?
+                }
             };
             // Another thread may have lost what was recorded of it.
             self.check_contents(replay.reads.iter().chain(replay.writes).copied())?;
-            if is_first {
+            if next == 0 {
                 self.prepare(&mut recorder, replay.reads.iter().copied(), replay.writes.iter().copied())?;
-                is_first = false;
             }
             let mut condition = None;
-            for item in items.by_ref().take(length) {
+            for item in chunk {
                 self.record(&mut recorder, item, &mut condition, &mut table_address)?;
             }
             self.change_condition(&mut recorder, &mut condition, None);
             recorder.ops += length as u32 - 1;
             recorder.ns = recorder.ns.saturating_add(ns);
             self.finish(&mut recorder, replay.reads.iter().copied(), replay.writes.iter().copied())?;
+            next += length;
         }
+        Ok(())
     }
 
-    /// How many of the next commands are recorded at once, 0 where there are none, and the time that they take.
-    fn chunk<'a>(&self, items: impl Iterator<Item = Item<'a>>) -> (usize, u64) {
-        let (mut count, mut words, mut ns) = (0, 0, 0u64);
+    /// The next commands that are recorded at once: at least one.
+    fn chunk<'a>(&self, items: impl Iterator<Item = Item<'a>>) -> Chunk {
+        let mut chunk = Chunk::default();
         for Item { command, waits, slots, .. } in items.take(CHUNK_COMMANDS) {
             let work = if is_nothing(command, slots) { 0 } else { self.rates.ns(command.work) };
-            let more = work.saturating_add(if waits { self.rates.barrier_ns } else { 0 });
-            if count > 0 && (words + table_words(command) > CHUNK_TABLE_WORDS || ns.saturating_add(more) > CHUNK_NS) {
+            let ns = chunk.ns.saturating_add(work).saturating_add(if waits { self.rates.barrier_ns } else { 0 });
+            let table_words = chunk.table_words + table_words(command);
+            if chunk.length > 0 && (table_words > CHUNK_TABLE_WORDS || ns > CHUNK_NS) {
                 break;
             }
-            words += table_words(command);
-            ns = ns.saturating_add(more);
-            count += 1;
+            chunk = Chunk { length: chunk.length + 1, ns, table_words };
         }
-        (count, ns)
+        chunk
     }
 
     /// Records a command. A `condition` is that of what was recorded before.
@@ -357,13 +374,13 @@ pub fn table_words(command: &Command) -> usize {
     }
 }
 
-/// The words of a launch's table, filled up to 16 bytes; none where it has none.
-fn table(command: &Command, slots: &[(&Buffer, u64)]) -> Vec<u32> {
-    let Action::Launch { words, is_table: true, .. } = &command.action else { return Vec::new() };
-    let mut words = words.clone();
-    patch(&mut words, command, slots);
-    words.resize(words.len().next_multiple_of(4), 0);
-    words
+/// Appends the words of a launch's table, filled up to 16 bytes; none where it has none.
+fn push_table(tables: &mut Vec<u32>, command: &Command, slots: &[(&Buffer, u64)]) {
+    let Action::Launch { words, is_table: true, .. } = &command.action else { return };
+    let begin = tables.len();
+    tables.extend_from_slice(words);
+    patch(&mut tables[begin..], command, slots);
+    tables.resize(begin + table_words(command), 0);
 }
 
 /// Puts the addresses of this run into a launch's words.
