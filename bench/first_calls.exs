@@ -12,7 +12,7 @@ defmodule FirstCalls do
 
   def main([name, size]) do
     Nx.default_backend(VulkanoBackend)
-    {:ok, _} = NativeV.device_info()
+    {:ok, _} = NativeV.device_describe()
     n = String.to_integer(size)
     # What happens once in a process is not counted.
     Nx.Defn.jit(&Nx.add(&1, 1), compiler: Nx.Vulkan).(vector(2)) |> Nx.to_binary()

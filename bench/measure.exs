@@ -23,7 +23,7 @@ defmodule Measure do
   def table(rows, wanted) do
     Nx.default_backend(VulkanoBackend)
     Nx.Defn.default_options(compiler: Nx.Vulkan)
-    {:ok, info} = NativeV.device_info()
+    {:ok, info} = NativeV.device_describe()
 
     IO.puts("""
     #{info.name}, #{info.driver}; Elixir #{System.version()}, OTP #{System.otp_release()}, Nx #{Application.spec(:nx, :vsn)}

@@ -25,7 +25,7 @@ defmodule NUTSBench do
 
   def main(type, counts, draws) do
     Nx.default_backend(VulkanoBackend)
-    {:ok, info} = NativeV.device_info()
+    {:ok, info} = NativeV.device_describe()
 
     IO.puts("""
     #{info.name}, #{info.driver}; #{type}

@@ -24,7 +24,7 @@ defmodule OpLatency do
   @budget_us 2_000_000
 
   def main(calls) do
-    {:ok, info} = NativeV.device_info()
+    {:ok, info} = NativeV.device_describe()
 
     IO.puts("""
     #{info.name}, #{info.driver}; Elixir #{System.version()}, OTP #{System.otp_release()}, Nx #{Application.spec(:nx, :vsn)}; \

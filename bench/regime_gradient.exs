@@ -15,7 +15,7 @@ defmodule RegimeGradient do
   @priors [0.001, 0.01, 0.02, 0.001, 0.01, 0.02, 0.05, 0.5, 0.0, 1.0, 0.0, 1.0]
 
   def main(calls) do
-    {:ok, info} = NativeV.device_info()
+    {:ok, info} = NativeV.device_describe()
     IO.puts("#{info.name}, #{info.driver}\n")
 
     modes =

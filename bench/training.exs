@@ -117,7 +117,7 @@ defmodule Training do
       )
     end
 
-    {:ok, info} = NativeV.device_info()
+    {:ok, info} = NativeV.device_describe()
     columns = if "long" in options, do: @long_columns, else: @columns
     [nx, axon] = for app <- [:nx, :axon], do: Application.spec(app, :vsn)
 

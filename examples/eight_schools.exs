@@ -38,7 +38,7 @@ defmodule EightSchools do
   @rhat_limit 1.01
 
   def main do
-    {:ok, device} = NativeV.device_info()
+    {:ok, device} = NativeV.device_describe()
     bits = if device.has_f64, do: 64, else: 32
     IO.puts("eight schools, non-centred, f#{bits} on #{device.name}")
     total = @settings[:warmup] + @settings[:draws]

@@ -31,9 +31,11 @@ defmodule Nx.Vulkan do
 
   import Nx.Defn, only: [deftransform: 2]
 
-  alias Nx.Vulkan.{Checkpoint, Compiler, Earlier, Error, NativeV, Telemetry, VulkanoBackend}
+  alias Nx.Vulkan.{Checkpoint, Compiler, Earlier, Error, Library, NativeV, Telemetry, VulkanoBackend}
 
   require Logger
+
+  @device_variables ["NX_VULKAN_DEVICE", "NXV_DEVICE"]
 
   @typedoc """
   A Vulkan device.
@@ -42,7 +44,13 @@ defmodule Nx.Vulkan do
     * `:name`, `:driver`, `:api_version` - as the driver has them
     * `:kind` - what sort of device it is; lavapipe is a `:cpu`
     * `:uuid` - 32 hexadecimal digits
+    * `:pci` - where it is on the PCI bus, as `"0000:41:00.0"`; nil where its driver does not tell
+    * `:vendor_id`, `:device_id`, `:driver_name`, `:driver_info` - as the driver has them
     * `:memory_bytes` - its own memory, or the host's where it has none
+    * `:subgroup_sizes` - invocations of a subgroup: the fewest, as many as there are unless kernels ask otherwise, the
+      most
+    * `:matrices` - the products of its matrix units: `:sizes` m, n and k, and `:types` of both factors, of what is
+      added and of the result
     * `:has_f64` - whether it computes in double precision; where it does not, `f64` is lowered
     * `:lowered` - types that it lacks: kernels compute with them in words of 32 bits, with the same bits, and slower
     * `:usable`, `:reason` - whether the engine can use it, and if not, why
@@ -52,9 +60,16 @@ defmodule Nx.Vulkan do
           name: String.t(),
           kind: :discrete | :integrated | :virtual | :cpu | :other,
           uuid: String.t(),
+          pci: String.t() | nil,
+          vendor_id: non_neg_integer,
+          device_id: non_neg_integer,
           driver: String.t(),
+          driver_name: String.t(),
+          driver_info: String.t(),
           api_version: String.t(),
           memory_bytes: non_neg_integer,
+          subgroup_sizes: [pos_integer],
+          matrices: [%{sizes: [pos_integer], types: [String.t()]}],
           has_f64: boolean,
           lowered: [atom],
           usable: boolean,
@@ -68,7 +83,7 @@ defmodule Nx.Vulkan do
 
   ## Errors
 
-    * `:no_device` - no Vulkan loader, no driver, or no device that fits the choice
+    * `:no_device` - no Vulkan loader, no driver, no device that fits the choice, or no native library that can be loaded
     * `:invalid_argument` - another device than the chosen one is open already
   """
   @spec init() :: :ok | {:error, Error.t()}
@@ -76,24 +91,66 @@ defmodule Nx.Vulkan do
     selector = selector()
 
     Telemetry.device_open(selector, fn ->
-      with {:error, kind, message} <- NativeV.device_open(selector) do
+      with {:error, kind, message} <- open(selector) do
         log_once(message)
         {:error, Error.exception(kind: kind, op: :init, message: message)}
       end
     end)
   end
 
+  defp open(selector) do
+    case Library.error() do
+      nil -> NativeV.device_open(selector)
+      why -> {:error, :no_device, "the native library can't be loaded: #{why}; `mix nx_vulkan.doctor` says more"}
+    end
+  end
+
   @doc """
   Every Vulkan device of this machine, in the order of the driver; the ones that the engine can't use say why.
 
-  Empty where there is no Vulkan loader or no driver.
+  Empty where there is no Vulkan loader or driver, or no native library. Beside what `t:device/0` has, each tells its
+  `:heaps` of memory: `:size_bytes`, whether it is `:device_local`, and the `:used_bytes` and `:budget_bytes` of this
+  process, nil where the driver does not tell them. `mix nx_vulkan.doctor` prints it all, and says what to do where a
+  device is missing.
   """
-  @spec devices() :: [device]
+  @spec devices() :: [map]
   def devices do
-    case NativeV.device_list() do
+    case Library.error() || NativeV.device_list() do
       {:ok, devices} -> devices
+      why when is_binary(why) -> []
       {:error, :no_device, _message} -> []
       {:error, kind, message} -> raise Error, kind: kind, op: :devices, message: message
+    end
+  end
+
+  @doc """
+  The device in use. Opens it if it is not open.
+
+  Beside what `t:device/0` has:
+
+    * `:selected_by` - what chose it: a variable or key of the configuration with its value, or `"first discrete"` and
+      so on for the first device of the best kind
+    * `:versions` - of this library (`:nx_vulkan`), of `:nx`, `:elixir` and `:otp`
+    * `:calibration` - what kernels are chosen by: whether it was `:measured` on the device, or else is a guess by its
+      `:class`; its `:processors`, and the `:path` where measured numbers are kept
+    * `:pipeline_cache` - the `:path` of its file and how many bytes of it were taken, `:loaded_bytes`; nil without one
+    * `:f16_matrices`, `:bf16_matrices` - whether kernels for its matrix units are used: of f16, and of f32 in parts of
+      bf16
+    * `:denormals` - the types of floats whose numbers below the smallest normal one it says to keep
+    * `:validation` - whether the validation layer watches
+
+  ## Errors
+
+  As `init/0`.
+  """
+  @spec device_info() :: {:ok, map} | {:error, Error.t()}
+  def device_info do
+    with :ok <- init(), {:ok, device} <- NativeV.device_describe() do
+      {selector, device} = Map.pop!(device, :selector)
+      {:ok, Map.merge(device, %{selected_by: selected_by(selector, device.kind), versions: versions()})}
+    else
+      {:error, %Error{} = error} -> {:error, error}
+      {:error, kind, message} -> {:error, Error.exception(kind: kind, op: :device_info, message: message)}
     end
   end
 
@@ -212,10 +269,28 @@ defmodule Nx.Vulkan do
   defdelegate __shard_jit__(key, mesh, vars, fun, args_list, opts), to: Compiler
 
   defp device(key) do
-    with :ok <- init(), {:ok, device} <- NativeV.device_info() do
+    with :ok <- init(), {:ok, device} <- NativeV.device_describe() do
       Map.fetch!(device, key)
     else
       _ -> nil
+    end
+  end
+
+  @doc false
+  def versions do
+    %{nx_vulkan: version(:nx_vulkan), nx: version(:nx), elixir: System.version(), otp: System.otp_release()}
+  end
+
+  defp version(app), do: to_string(Application.spec(app, :vsn) || "unknown")
+
+  # The selector that the device was opened with, which variables may have lost by now.
+  defp selected_by(nil, kind), do: "first #{kind}"
+
+  defp selected_by(selector, _kind) do
+    cond do
+      name = Enum.find(@device_variables, &(System.get_env(&1) == selector)) -> "#{name}=#{selector}"
+      Application.get_env(:nx_vulkan, :device) == selector -> "config :nx_vulkan, device: #{inspect(selector)}"
+      true -> selector
     end
   end
 
@@ -267,7 +342,7 @@ defmodule Nx.Vulkan do
 
   @doc false
   def selector do
-    ["NX_VULKAN_DEVICE", "NXV_DEVICE"]
+    @device_variables
     |> Enum.map(&System.get_env(&1, ""))
     |> Enum.find(Application.get_env(:nx_vulkan, :device), &(&1 != ""))
   end

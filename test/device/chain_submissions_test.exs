@@ -11,7 +11,7 @@ defmodule Nx.Vulkan.ChainSubmissionsTest do
   @first 2_048
   @next 6_000
 
-  defp cpu?, do: match?({:ok, %{kind: :cpu}}, NativeV.device_info())
+  defp cpu?, do: match?({:ok, %{kind: :cpu}}, NativeV.device_describe())
 
   defp logistic do
     x = Nx.sin(Nx.iota({100, 5}, type: :f64, backend: Nx.BinaryBackend))

@@ -17,7 +17,7 @@ defmodule Nx.Vulkan.ChainTraceTest do
   end
 
   test "a dispatch is the chain, on the device that is open" do
-    {:ok, %{name: name, uuid: uuid}} = NativeV.device_info()
+    {:ok, %{name: name, uuid: uuid}} = NativeV.device_describe()
 
     for device <- [[], [nil], [0], [name], ["name:" <> name], ["uuid:" <> uuid]] do
       assert {{:ok, {q, _p, _grad, _logp}} = chain, chain} = dispatch(5, device)

@@ -15,7 +15,7 @@ defmodule Nx.Vulkan.Device.SwitchesTest do
   defp place(value), do: Nx.tensor(value, backend: VulkanoBackend)
 
   test "inspect shows the backend, the device and the values" do
-    {:ok, %{name: device}} = NativeV.device_info()
+    {:ok, %{name: device}} = NativeV.device_describe()
     text = inspect(place([[1, 2], [3, 4]]))
     assert text =~ "Nx.Vulkan.VulkanoBackend<#{device}, 0."
     assert text =~ "[1, 2],\n    [3, 4]"

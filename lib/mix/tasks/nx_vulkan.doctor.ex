@@ -12,7 +12,7 @@ defmodule Mix.Tasks.NxVulkan.Doctor do
 
   use Mix.Task
 
-  alias Nx.Vulkan.{Error, NativeV, Ops}
+  alias Nx.Vulkan.Ops
 
   @types Enum.map(Ops.Table.types(), &Ops.type_name/1)
 
@@ -25,11 +25,9 @@ defmodule Mix.Tasks.NxVulkan.Doctor do
       devices -> say(["Devices:" | Enum.flat_map(devices, &listed/1)])
     end
 
-    with :ok <- Nx.Vulkan.init(), {:ok, device} <- NativeV.device_info() do
-      say(["In use: #{device.index}: #{device.name}" | types(device)])
-    else
-      {:error, %Error{} = error} -> raise error
-      {:error, kind, message} -> raise Error, kind: kind, message: message
+    case Nx.Vulkan.device_info() do
+      {:ok, device} -> say(["In use: #{device.index}: #{device.name}" | types(device)])
+      {:error, error} -> raise error
     end
   end
 

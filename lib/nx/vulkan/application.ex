@@ -6,9 +6,12 @@ defmodule Nx.Vulkan.Application do
 
   use Application
 
+  alias Nx.Vulkan.NativeV
+
   @impl true
   def start(_type, _args) do
     configure()
+    # It says by itself what fails.
     if Application.get_env(:nx_vulkan, :device), do: Nx.Vulkan.init()
     save_at_end()
 
@@ -18,7 +21,7 @@ defmodule Nx.Vulkan.Application do
   @impl true
   def prep_stop(state) do
     Nx.Vulkan.Profile.print()
-    Nx.Vulkan.NativeV.device_save_pipelines()
+    save()
     state
   end
 
@@ -26,8 +29,14 @@ defmodule Nx.Vulkan.Application do
   defp save_at_end do
     if not :persistent_term.get({__MODULE__, :saves}, false) do
       :persistent_term.put({__MODULE__, :saves}, true)
-      System.at_exit(fn _status -> Nx.Vulkan.NativeV.device_save_pipelines() end)
+      System.at_exit(fn _status -> save() end)
     end
+  end
+
+  # Where nothing was computed there is no library to load for this.
+  defp save do
+    if :erlang.module_loaded(NativeV), do: NativeV.device_save_pipelines()
+    Nx.Vulkan.Cache.trim()
   end
 
   @precision {__MODULE__, :precision}
@@ -46,9 +55,10 @@ defmodule Nx.Vulkan.Application do
     exact? = exact?(Application.get_env(:nx_vulkan, :attention, :fused))
     lower = lower(Application.get_env(:nx_vulkan, :lower, []))
     limit = time_limit(Application.get_env(:nx_vulkan, :time_limit))
+    Nx.Vulkan.Cache.limit_bytes()
 
-    if profile? || folder || high? || exact? || lower || limit,
-      do: Nx.Vulkan.NativeV.device_configure(profile?, folder, high?, exact?, lower, limit)
+    if (profile? || folder || high? || exact? || lower || limit) && Nx.Vulkan.Library.error() == nil,
+      do: NativeV.device_configure(profile?, folder, high?, exact?, lower, limit)
 
     # The engine reads the variable by itself.
     if high? or System.get_env("NX_VULKAN_PRECISION") == "high", do: :persistent_term.put(@precision, :high)

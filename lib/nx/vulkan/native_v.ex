@@ -46,7 +46,7 @@ defmodule Nx.Vulkan.NativeV do
     otp_app: :nx_vulkan,
     crate: "nx_vulkan_native",
     skip_compilation?: true,
-    load_from: {:nx_vulkan, "priv/native/#{Mix.env()}/nx_vulkan_native"}
+    load_from: {:nx_vulkan, Nx.Vulkan.Library.path()}
 
   @type ref :: reference
   @typedoc "How chains run: each in a workgroup, or with the whole device."
@@ -68,16 +68,49 @@ defmodule Nx.Vulkan.NativeV do
   ## The device
 
   @doc """
+  The Vulkan loader and what is there without a device: its `:version`, or the `:error` of loading it, the version of the
+  `:validation_layer` if it is installed, and the folder of the cache, `:cache_dir`, if there is one. Dirty IO scheduler.
+  """
+  @spec device_loader() :: %{
+          version: String.t() | nil,
+          error: String.t() | nil,
+          validation_layer: String.t() | nil,
+          cache_dir: String.t() | nil
+        }
+  def device_loader, do: nif_error()
+
+  @doc """
   Every Vulkan device of this machine, usable or not. Dirty IO scheduler.
   """
   @spec device_list() :: {:ok, [map]} | short_error
   def device_list, do: nif_error()
 
   @doc """
-  The device in use, which this opens if need be. Dirty IO scheduler.
+  The device in use, which this opens if need be, as `Nx.Vulkan.device_info/0` tells it but for `:selected_by`, which
+  the `:selector` decides: what named the device, or nil. Dirty IO scheduler.
   """
-  @spec device_info() :: {:ok, map} | short_error
-  def device_info, do: nif_error()
+  @spec device_describe() :: {:ok, map} | short_error
+  def device_describe, do: nif_error()
+
+  @doc """
+  The device in use, and what chose it, as exmc asks for them. Opens the device if it is not open. New programs call
+  `Nx.Vulkan.device_info/0`, which tells the same; here `:kind` is the word that `device_name/0` has, and
+  `:supports_f64` is `:has_f64`.
+  """
+  @spec device_info() :: {:ok, map, selected_by :: String.t()} | failure
+  def device_info do
+    case Nx.Vulkan.device_info() do
+      {:ok, device} ->
+        {:ok, Map.merge(device, %{kind: kind_name(device.kind), supports_f64: device.has_f64}), device.selected_by}
+
+      {:error, error} ->
+        {:error, :vulkan_init_failed, Exception.message(error)}
+    end
+  end
+
+  defp kind_name(:cpu), do: "Cpu"
+  defp kind_name(:other), do: "Other"
+  defp kind_name(kind), do: String.capitalize("#{kind}") <> "Gpu"
 
   @doc """
   Opens the device that `selector` names: an index, the digits of its UUID or a part of its name; with nil the one of
@@ -121,11 +154,12 @@ defmodule Nx.Vulkan.NativeV do
 
   @doc """
   Measures the device for a second or two and keeps what was found in the folder of the cache, from where the next start
-  of the VM reads it, see `mix nx_vulkan.calibrate`. Answers the numbers by name, the device's `:class`, its
-  `:processors` and the `:path` of the file, nil where there is none. Dirty IO scheduler.
+  of the VM reads it, see `Nx.Vulkan.Calibration`. Answers the numbers by name, the device's `:class`, its `:processors`
+  and the `:path` of the file, nil where there is none. The process `told` gets `{:nx_vulkan_calibration, what, at, of}`
+  before each of the `of` measurements, the first of which has `at` 0. Dirty IO scheduler.
   """
-  @spec device_calibrate() :: {:ok, map} | short_error
-  def device_calibrate, do: nif_error()
+  @spec device_calibrate(pid) :: {:ok, map} | short_error
+  def device_calibrate(_told), do: nif_error()
 
   @doc """
   Counters of the engine: memory in bytes (`:peak_bytes` is the most that was in use at once), allocations (how often
@@ -488,12 +522,7 @@ defmodule Nx.Vulkan.NativeV do
   """
   @spec device_name() :: {:ok, String.t(), String.t()} | failure
   def device_name do
-    with :ok <- Nx.Vulkan.init(), {:ok, %{name: name, kind: kind}} <- device_info() do
-      {:ok, name, Map.get(%{cpu: "Cpu", other: "Other"}, kind) || String.capitalize("#{kind}") <> "Gpu"}
-    else
-      {:error, %Nx.Vulkan.Error{} = error} -> {:error, :vulkan_init_failed, Exception.message(error)}
-      {:error, _kind, message} -> {:error, :vulkan_init_failed, message}
-    end
+    with {:ok, %{name: name, kind: kind}, _selected_by} <- device_info(), do: {:ok, name, kind}
   end
 
   @doc """

@@ -91,7 +91,7 @@ pub use nx_vulkan_spirv::lower::Lacks;
 pub use options::{Options, Precision, Profiling};
 pub use profile::{Limits, Profile};
 pub use tensor::{Native, Tensor};
-pub use tuning::{Calibrated, Calibration, Class};
+pub use tuning::{Calibrated, Calibration, CalibrationState, Class};
 
 /// Locks and what else threads meet at. tests/schedules has other ones in their place.
 pub(crate) use std::sync;

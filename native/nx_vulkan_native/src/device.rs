@@ -4,9 +4,12 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use nx_vulkan_device::device::{Details, Heap, Loader, Matrices};
+use nx_vulkan_device::kernel::default_cache_dir;
 use nx_vulkan_device::{DeviceInfo, DeviceKind, device};
-use nx_vulkan_engine::{Calibrated, DType, Engine, Error, Options, Precision, Profiling, Result};
-use rustler::{Atom, Encoder, Env, Term};
+use nx_vulkan_engine::{Calibrated, CalibrationState, DType, Engine, Error, Options, Precision, Profiling, Result};
+use once_cell::sync::OnceCell;
+use rustler::{Atom, Encoder, Env, LocalPid, Term};
 
 use crate::engines::{self, Opened};
 use crate::error;
@@ -16,6 +19,8 @@ mod atoms {
         ok, nil,
         index, name, kind, uuid, driver, api_version, memory_bytes, has_f64, lowered, usable, reason,
         discrete, integrated, virtual_ = "virtual", cpu, other,
+        pci, vendor_id, device_id, driver_name, driver_info, subgroup_sizes, matrices, sizes, types, heaps, size_bytes, device_local, used_bytes, selector, f16_matrices, bf16_matrices,
+        denormals, f16, f32, f64, validation, pipeline_cache, loaded_bytes, calibration, measured, version, error, validation_layer, cache_dir, nx_vulkan_calibration,
         in_use_bytes, peak_bytes, reserved_bytes, allocations, budget_bytes, submissions, dispatches, transfers, barriers, pipelines, class, processors, path, bytes_per_second, flops_per_second, dispatch_ns, wait_ns,
         f32_products_per_second, f64_products_per_second, unit_products_per_second, deferred_pending, deferred_replayed, deferred_one_by_one, deferred_compiled,
     }
@@ -47,6 +52,9 @@ static CONFIGURED: Mutex<Configured> = Mutex::new(Configured {
     time_limit: None,
 });
 
+/// What named the device that was opened first; empty where nothing did.
+static SELECTOR: OnceCell<Option<String>> = OnceCell::new();
+
 /// Opens the device that the selector or the environment names. Profiles are printed by Elixir, which knows when the VM
 /// ends.
 fn open(selector: Option<&str>) -> Result<Arc<Engine>> {
@@ -64,7 +72,9 @@ fn open(selector: Option<&str>) -> Result<Arc<Engine>> {
         Some(lower) => options.lower.or(Options::types_to_lower(&lower)?),
         None => options.lower,
     };
-    Engine::open_with(&options)
+    let engine = Engine::open_with(&options)?;
+    SELECTOR.get_or_init(|| options.selector);
+    Ok(engine)
 }
 
 /// The engine, opened if it is not open yet: only for dirty schedulers.
@@ -128,7 +138,12 @@ fn names(env: Env, types: &[DType]) -> Vec<Atom> {
     types.iter().filter_map(|dtype| Atom::from_str(env, dtype.name()).ok()).collect()
 }
 
-fn device_map<'a>(env: Env<'a>, info: &DeviceInfo) -> Term<'a> {
+fn map<'a>(env: Env<'a>, pairs: &[(Atom, Term<'a>)]) -> Term<'a> {
+    Term::map_from_pairs(env, pairs).unwrap_or_else(|_| Term::map_new(env))
+}
+
+/// What is to be known of a device whether or not it is open.
+fn known<'a>(env: Env<'a>, info: &DeviceInfo) -> Vec<(Atom, Term<'a>)> {
     let kind = match info.kind {
         DeviceKind::Discrete => atoms::discrete(),
         DeviceKind::Integrated => atoms::integrated(),
@@ -137,41 +152,122 @@ fn device_map<'a>(env: Env<'a>, info: &DeviceInfo) -> Term<'a> {
         DeviceKind::Other => atoms::other(),
     };
     let (major, minor, patch) = info.api_version;
-    let pairs = [
+    let Details { subgroup_sizes, matrices, .. } = &info.details;
+    let matrices: Vec<Term> = matrices
+        .iter()
+        .map(|Matrices { sizes, types }| {
+            map(env, &[(atoms::sizes(), sizes.as_slice().encode(env)), (atoms::types(), types.as_slice().encode(env))])
+        })
+        .collect();
+    vec![
         (atoms::index(), info.index.encode(env)),
         (atoms::name(), info.name.encode(env)),
         (atoms::kind(), kind.encode(env)),
         (atoms::uuid(), info.uuid_hex().encode(env)),
+        (atoms::pci(), info.pci.encode(env)),
+        (atoms::vendor_id(), info.vendor_id.encode(env)),
+        (atoms::device_id(), info.device_id.encode(env)),
         (atoms::driver(), format!("{} {}", info.driver_name, info.driver_info).trim().encode(env)),
+        (atoms::driver_name(), info.driver_name.encode(env)),
+        (atoms::driver_info(), info.driver_info.encode(env)),
         (atoms::api_version(), format!("{major}.{minor}.{patch}").encode(env)),
         (atoms::memory_bytes(), info.memory_bytes.encode(env)),
+        (atoms::subgroup_sizes(), subgroup_sizes.as_slice().encode(env)),
+        (atoms::matrices(), matrices.encode(env)),
         (atoms::has_f64(), (!info.lacks.float64).encode(env)),
         (atoms::lowered(), names(env, &info.lowered_types()).encode(env)),
         (atoms::usable(), info.unusable.is_none().encode(env)),
         (atoms::reason(), info.unusable.encode(env)),
-    ];
-    Term::map_from_pairs(env, &pairs).unwrap_or_else(|_| Term::map_new(env))
+    ]
+}
+
+fn heaps<'a>(env: Env<'a>, info: &DeviceInfo) -> Vec<Term<'a>> {
+    let heap = |heap: &Heap| {
+        let (used, budget) = heap.used_and_budget_bytes.unzip();
+        map(
+            env,
+            &[
+                (atoms::size_bytes(), heap.size_bytes.encode(env)),
+                (atoms::device_local(), heap.device_local.encode(env)),
+                (atoms::used_bytes(), used.encode(env)),
+                (atoms::budget_bytes(), budget.encode(env)),
+            ],
+        )
+    };
+    info.details.heaps.iter().map(heap).collect()
 }
 
 /// Every Vulkan device of this machine.
 #[rustler::nif(schedule = "DirtyIo")]
 fn device_list<'a>(env: Env<'a>) -> Term<'a> {
+    let listed = |info: &DeviceInfo| {
+        let mut pairs = known(env, info);
+        pairs.push((atoms::heaps(), heaps(env, info).encode(env)));
+        map(env, &pairs)
+    };
     match device::enumerate() {
-        Ok(devices) => {
-            let maps: Vec<Term> = devices.iter().map(|info| device_map(env, info)).collect();
-            (atoms::ok(), maps).encode(env)
-        }
+        Ok(devices) => (atoms::ok(), devices.iter().map(listed).collect::<Vec<Term>>()).encode(env),
         Err(e) => error::encode_short(env, &e),
     }
 }
 
+/// The Vulkan loader, and the folder of the cache: all that is there without a device.
+#[rustler::nif(schedule = "DirtyIo")]
+fn device_loader<'a>(env: Env<'a>) -> Term<'a> {
+    let Loader { version, validation_layer } = device::loader();
+    let (version, error) = match version {
+        Ok(version) => (Some(version), None),
+        Err(why) => (None, Some(why)),
+    };
+    let pairs = [
+        (atoms::version(), version.encode(env)),
+        (atoms::error(), error.encode(env)),
+        (atoms::validation_layer(), validation_layer.encode(env)),
+        (atoms::cache_dir(), default_cache_dir().map(|dir| dir.display().to_string()).encode(env)),
+    ];
+    map(env, &pairs)
+}
+
 /// The device in use, which this opens if need be.
 #[rustler::nif(schedule = "DirtyIo")]
-fn device_info<'a>(env: Env<'a>) -> Term<'a> {
+fn device_describe<'a>(env: Env<'a>) -> Term<'a> {
     match engine() {
-        Ok(engine) => (atoms::ok(), device_map(env, engine.info())).encode(env),
+        Ok(engine) => (atoms::ok(), in_use(env, engine)).encode(env),
         Err(e) => error::encode_short(env, &e),
     }
+}
+
+fn in_use<'a>(env: Env<'a>, engine: Opened) -> Term<'a> {
+    let (info, caps) = (engine.info(), engine.caps());
+    let CalibrationState { class, processors, is_measured, path } = engine.calibration();
+    let calibration = [
+        (atoms::measured(), is_measured.encode(env)),
+        (atoms::class(), class.name().encode(env)),
+        (atoms::processors(), processors.encode(env)),
+        (atoms::path(), path.map(|path| path.display().to_string()).encode(env)),
+    ];
+    let pipeline_cache = engine.pipeline_cache().map(|(path, loaded_bytes)| {
+        let path = path.display().to_string();
+        map(env, &[(atoms::path(), path.encode(env)), (atoms::loaded_bytes(), loaded_bytes.encode(env))])
+    });
+    let denormals = [
+        (atoms::f16(), caps.float16_controls),
+        (atoms::f32(), caps.float32_controls),
+        (atoms::f64(), caps.float64_controls),
+    ];
+    let denormals: Vec<Atom> =
+        denormals.into_iter().filter(|(_, controls)| controls.denorm_preserve).map(|(ty, _)| ty).collect();
+    let mut pairs = known(env, info);
+    pairs.extend([
+        (atoms::selector(), SELECTOR.get().cloned().flatten().encode(env)),
+        (atoms::f16_matrices(), caps.cooperative_matrix.encode(env)),
+        (atoms::bf16_matrices(), caps.bfloat16_matrix.encode(env)),
+        (atoms::denormals(), denormals.encode(env)),
+        (atoms::validation(), engine.validation_messages().is_some().encode(env)),
+        (atoms::pipeline_cache(), pipeline_cache.encode(env)),
+        (atoms::calibration(), map(env, &calibration)),
+    ]);
+    map(env, &pairs)
 }
 
 /// Counters of the engine; all zero while no device is open.
@@ -213,10 +309,14 @@ fn device_save_pipelines() -> Atom {
     atoms::ok()
 }
 
-/// Measures the device, and keeps what was found for the next start.
+/// Measures the device, and keeps what was found for the next start. The process is told what is measured next.
 #[rustler::nif(schedule = "DirtyIo")]
-fn device_calibrate<'a>(env: Env<'a>) -> Term<'a> {
-    let calibrated = engine().and_then(|engine| engine.calibrate());
+fn device_calibrate<'a>(env: Env<'a>, told: LocalPid) -> Term<'a> {
+    let begins = |what: &'static str, at: usize, of: usize| {
+        // A process that has ended need not be told.
+        let _ = env.send(&told, (atoms::nx_vulkan_calibration(), what, at, of));
+    };
+    let calibrated = engine().and_then(|engine| engine.calibrate(begins));
     let Calibrated { class, processors, measured, path } = match calibrated {
         Ok(found) => found,
         Err(e) => return error::encode_short(env, &e),

@@ -171,7 +171,7 @@ defmodule Nx.Vulkan.VulkanoBackend do
   end
 
   defp device_name do
-    case NativeV.device_info() do
+    case NativeV.device_describe() do
       {:ok, %{name: name}} -> name
       {:error, _kind, _message} -> "no device"
     end

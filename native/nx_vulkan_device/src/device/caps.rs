@@ -304,7 +304,7 @@ fn is_product(p: &vk::CooperativeMatrixPropertiesKHR<'_>, factor: vk::ComponentT
 }
 
 /// What the driver says of its cooperative matrices; nothing where it says nothing.
-fn matrix_properties(device: &PhysicalDevice) -> Vec<vk::CooperativeMatrixPropertiesKHR<'static>> {
+pub(super) fn matrix_properties(device: &PhysicalDevice) -> Vec<vk::CooperativeMatrixPropertiesKHR<'static>> {
     let get = device.instance().fns().khr_cooperative_matrix.get_physical_device_cooperative_matrix_properties_khr;
     let mut count = 0;
     // SAFETY: the device lives and has the extension; a null pointer asks for the count.

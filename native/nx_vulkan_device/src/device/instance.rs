@@ -51,6 +51,29 @@ impl ValidationLog {
     }
 }
 
+/// What is to be known of the Vulkan loader, whether or not there are devices.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Loader {
+    /// Its version, or why there is none.
+    pub version: std::result::Result<String, String>,
+    /// The version of the validation layer, where it is installed.
+    pub validation_layer: Option<String>,
+}
+
+/// The Vulkan loader of this machine.
+pub fn loader() -> Loader {
+    let library = match VulkanLibrary::new() {
+        Ok(library) => library,
+        Err(e) => return Loader { version: Err(describe(&e)), validation_layer: None },
+    };
+    let mut layers = library.layer_properties().into_iter().flatten();
+    let validation_layer = layers.find(|layer| layer.name() == VALIDATION_LAYER);
+    Loader {
+        version: Ok(library.api_version().to_string()),
+        validation_layer: validation_layer.map(|layer| layer.vulkan_version().to_string()),
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct VulkanInstance {
     pub instance: Arc<Instance>,
@@ -82,7 +105,10 @@ impl VulkanInstance {
 
     fn create(validation: Validation) -> Result<VulkanInstance> {
         let library = VulkanLibrary::new().map_err(|e| {
-            no_device(format!("the Vulkan loader could not be loaded ({e}); install libvulkan1 and a driver"))
+            let why = describe(&e);
+            no_device(format!(
+                "the Vulkan loader could not be loaded ({why}); `mix nx_vulkan.doctor` says what to install"
+            ))
         })?;
         if library.api_version() < Version::V1_2 {
             return Err(no_device(format!("the Vulkan loader is {}, 1.2 or later is needed", library.api_version())));

@@ -2,14 +2,15 @@
 
 mod bfloat16;
 mod caps;
+mod details;
 mod instance;
 mod open;
 mod select;
 
 pub(crate) use caps::MATRIX_SUBGROUP_SIZE;
 pub use caps::{Caps, FloatControls, HeapInfo, MemoryTypeInfo, SubgroupOps};
-pub use instance::describe;
-pub use instance::{Validation, ValidationLog};
+pub use details::{Details, Heap, Matrices};
+pub use instance::{Loader, Validation, ValidationLog, describe, loader};
 pub use open::OpenDevice;
 pub use select::choose;
 use std::fmt;
@@ -72,6 +73,10 @@ pub struct DeviceInfo {
     pub memory_bytes: u64,
     /// Types that it lacks, so that kernels are lowered for it.
     pub lacks: Lacks,
+    /// Where it is on the PCI bus, where the driver tells.
+    pub pci: Option<String>,
+    /// What else its driver tells.
+    pub details: Details,
     /// Why the engine can't use this device; `None` when it can.
     pub unusable: Option<String>,
 }

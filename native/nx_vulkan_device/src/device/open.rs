@@ -15,6 +15,7 @@ use vulkano::instance::Instance;
 use vulkano::{Validated, Version, VulkanError, VulkanObject};
 
 use super::caps::{Caps, Features, supported_features, wanted_features};
+use super::details::{Details, details, pci};
 use super::instance::{Validation, ValidationLog, VulkanInstance, describe};
 use super::select::choose;
 use super::{DeviceInfo, DeviceKind, bfloat16, no_device};
@@ -93,6 +94,8 @@ fn nonsensical(index: usize, said: &vk::PhysicalDeviceProperties, reason: String
         api_version: (api.major, api.minor, api.patch),
         memory_bytes: 0,
         lacks: Lacks::default(),
+        pci: None,
+        details: Details::default(),
         unusable: Some(reason),
     }
 }
@@ -119,6 +122,8 @@ fn info(index: usize, physical: &PhysicalDevice) -> Result<DeviceInfo> {
         api_version: (api.major, api.minor, api.patch),
         memory_bytes: local.or_else(|| heaps.iter().map(|h| h.size).max()).unwrap_or(0),
         lacks: supported_features(physical)?.lacks(),
+        pci: pci(physical),
+        details: details(physical),
         unusable: unusable(physical),
     })
 }

@@ -55,7 +55,7 @@ fn reason(devices: &[DeviceInfo], selector: Option<&str>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::DeviceKind;
+    use crate::device::{Details, DeviceKind};
     use nx_vulkan_ir::Error;
 
     use nx_vulkan_spirv::lower::Lacks;
@@ -77,6 +77,8 @@ mod tests {
             api_version: (1, 3, 0),
             memory_bytes: 0,
             lacks: Lacks::default(),
+            pci: None,
+            details: Details::default(),
             unusable: None,
         }
     }

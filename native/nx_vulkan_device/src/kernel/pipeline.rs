@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 use std::ffi::CStr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::ptr::null;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
@@ -178,6 +178,7 @@ pub struct PipelineStore {
     cache: RwLock<vk::PipelineCache>,
     max_cache_bytes: usize,
     file: Option<PathBuf>,
+    loaded_bytes: usize,
     unsaved: AtomicU32,
     open: Arc<OpenDevice>,
 }
@@ -193,7 +194,10 @@ impl PipelineStore {
     pub fn new(open: Arc<OpenDevice>, dir: Option<PathBuf>, limit: usize) -> Result<PipelineStore> {
         let file = dir.map(|dir| disk_cache::file(&dir, &open.info));
         let data = file.as_deref().map(|file| disk_cache::load(file, &open.caps)).unwrap_or_default();
-        let cache = create_cache(&open.device, &data).or_else(|_| create_cache(&open.device, &[]))?;
+        let (cache, loaded_bytes) = match create_cache(&open.device, &data) {
+            Ok(cache) => (cache, data.len()),
+            Err(_) => (create_cache(&open.device, &[])?, 0),
+        };
         Ok(PipelineStore {
             entries: Once::default(),
             retired: Arc::default(),
@@ -202,9 +206,15 @@ impl PipelineStore {
             cache: RwLock::new(cache),
             max_cache_bytes: MAX_CACHE_BYTES,
             file,
+            loaded_bytes,
             unsaved: AtomicU32::new(0),
             open,
         })
+    }
+
+    /// The file of the disk cache, and how many bytes were read from it when the device was opened.
+    pub fn file(&self) -> Option<(&Path, usize)> {
+        self.file.as_deref().map(|file| (file, self.loaded_bytes))
     }
 
     /// All that are compiled.

@@ -85,6 +85,7 @@ struct Core {
     reach: Reach,
     pool: Arc<DevicePool>,
     model: DeviceModel,
+    is_measured: bool,
     cache_dir: Option<PathBuf>,
     open: Arc<OpenDevice>,
 }
@@ -146,6 +147,7 @@ impl Engine {
             reach: options.reach,
             pool,
             model,
+            is_measured: measured.is_some(),
             cache_dir: options.cache_dir.clone(),
             open,
         };
@@ -269,6 +271,17 @@ impl Engine {
     /// Where what outlives the engine is kept.
     pub(crate) fn cache_dir(&self) -> Option<&Path> {
         self.core.cache_dir.as_deref()
+    }
+
+    /// Whether the model is by what [`Engine::calibrate`] measured rather than by guesses.
+    pub fn is_calibrated(&self) -> bool {
+        self.core.is_measured
+    }
+
+    /// The file of the driver's pipeline cache, and how many bytes of it were taken when the device was opened; none
+    /// where there is no folder for it.
+    pub fn pipeline_cache(&self) -> Option<(&Path, usize)> {
+        self.core.pipelines.file()
     }
 
     /// How fast the device is thought to be, which chooses kernels and launches.

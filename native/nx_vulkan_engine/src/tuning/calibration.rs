@@ -30,6 +30,30 @@ pub struct Calibrated {
     pub path: Option<PathBuf>,
 }
 
+/// What models are made of, for people to read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CalibrationState {
+    /// Whose sort of device it is, which guesses are by.
+    pub class: Class,
+    /// What runs workgroups beside each other.
+    pub processors: u64,
+    /// Whether the numbers were measured on the device.
+    pub is_measured: bool,
+    /// Where measured numbers are kept, whether or not there are any; none where there is no folder for the cache.
+    pub path: Option<PathBuf>,
+}
+
+/// What is measured, in this order.
+const MEASURED: [&str; 7] = [
+    "copies",
+    "fma in f32",
+    "dispatches side by side",
+    "dispatches that wait",
+    "products of f32",
+    "products of f64",
+    "products of f16 on matrix units",
+];
+
 /// Dispatches one after the other in one measurement, and measurements, the fastest of which counts.
 const DISPATCHES: u64 = 512;
 const MEASUREMENTS: usize = 5;
@@ -137,15 +161,23 @@ fn by_units(model: &DeviceModel, side: u64) -> Option<f64> {
 }
 
 impl Engine {
+    /// What kernels are chosen by.
+    pub fn calibration(&self) -> CalibrationState {
+        let &DeviceModel { class, processors, .. } = self.model();
+        let path = self.cache_dir().map(|dir| stored::path(dir, self.info()));
+        CalibrationState { class, processors, is_measured: self.is_calibrated(), path }
+    }
+
     /// Measures the device and keeps what was found in the cache folder, for engines that are opened from then on: this
     /// one chooses as before, so that its results stay the same. Takes a second or two, in which others should not use
-    /// the device.
+    /// the device. `begins` is told what is measured next, which of all measurements it is, from 0 on, and how many
+    /// there are.
     ///
     /// # Errors
     /// The sticky error of a failed submission; `OutOfMemory` where half a gigabyte of memory is not to be had.
-    pub fn calibrate(self: &Arc<Engine>) -> Result<Calibrated> {
+    pub fn calibrate(self: &Arc<Engine>, begins: impl FnMut(&'static str, usize, usize)) -> Result<Calibrated> {
         let was_on = self.stream().set_profiling(false)?;
-        let measured = self.measure();
+        let measured = self.measure(begins);
         if was_on {
             self.stream().set_profiling(true)?;
         }
@@ -159,19 +191,40 @@ impl Engine {
         Ok(Calibrated { class, processors, measured, path })
     }
 
-    fn measure(self: &Arc<Engine>) -> Result<Calibration> {
+    fn measure(self: &Arc<Engine>, mut begins: impl FnMut(&'static str, usize, usize)) -> Result<Calibration> {
         let side = side(self.model());
-        let f64_products = self.caps().shader_float64.then(|| self.products_per_second(DType::F64, side));
-        let has_units = by_units(self.model(), side).is_some();
-        let unit_products = has_units.then(|| self.products_per_second(DType::F16, side));
+        let takes = [true, true, true, true, true, self.caps().shader_float64, by_units(self.model(), side).is_some()];
+        let [copies, fma, alone, waiting, of_f32, of_f64, of_units] = MEASURED;
+        let all = MEASURED.into_iter().zip(takes).filter(|&(_, takes)| takes).map(|(what, _)| what);
+        let all: Vec<&str> = all.collect();
+        let mut begin = |what: &'static str| {
+            let place = all.iter().position(|&other| other == what);
+            if let Some(place) = place {
+                begins(what, place, all.len());
+            }
+            place.is_some()
+        };
+        begin(copies);
+        let bytes_per_second = self.bytes_per_second()?;
+        begin(fma);
+        let flops_per_second = self.flops_per_second()?;
+        begin(alone);
+        let dispatch_ns = self.dispatch_ns(|k| [0, 1 + k % 31])?;
+        begin(waiting);
+        let wait_ns = self.dispatch_ns(|k| [k % 32, (k + 1) % 32])?;
+        begin(of_f32);
+        let f32_products_per_second = self.products_per_second(DType::F32, side)?;
+        let f64_products_per_second = begin(of_f64).then(|| self.products_per_second(DType::F64, side)).transpose()?;
+        let unit_products_per_second =
+            begin(of_units).then(|| self.products_per_second(DType::F16, side)).transpose()?;
         Ok(Calibration {
-            bytes_per_second: self.bytes_per_second()?,
-            flops_per_second: self.flops_per_second()?,
-            dispatch_ns: self.dispatch_ns(|k| [0, 1 + k % 31])?,
-            wait_ns: self.dispatch_ns(|k| [k % 32, (k + 1) % 32])?,
-            f32_products_per_second: self.products_per_second(DType::F32, side)?,
-            f64_products_per_second: f64_products.transpose()?,
-            unit_products_per_second: unit_products.transpose()?,
+            bytes_per_second,
+            flops_per_second,
+            dispatch_ns,
+            wait_ns,
+            f32_products_per_second,
+            f64_products_per_second,
+            unit_products_per_second,
         })
     }
 
@@ -236,17 +289,25 @@ mod tests {
         let engine = Engine::open_with(&options).unwrap();
         let guess = DeviceModel::of(engine.caps());
         assert_eq!(*engine.model(), guess);
-        let Calibrated { measured, path, .. } = engine.calibrate().unwrap();
+        let state = engine.calibration();
+        assert!(!state.is_measured && state.class == guess.class);
+        let mut told = vec![];
+        let Calibrated { measured, path, .. } = engine.calibrate(|what, at, of| told.push((what, at, of))).unwrap();
+        assert_eq!(told.first().map(|&(what, at, _)| (what, at)), Some(("copies", 0)));
+        assert!(told.iter().enumerate().all(|(i, &(_, at, of))| i == at && of == told.len()), "{told:?}");
+        assert_eq!(state.path, path);
         assert!(measured.is_plausible() && measured.wait_ns >= 0.5 * measured.dispatch_ns, "{measured:?}");
         assert_eq!(*engine.model(), guess, "an open engine stays as it is");
         let path = path.unwrap();
-        let model = Engine::open_with(&options).unwrap().model().clone();
+        let again = Engine::open_with(&options).unwrap();
+        assert!(again.calibration().is_measured);
+        let model = again.model().clone();
         assert_eq!(model, DeviceModel::calibrated(engine.caps(), &measured));
         assert_ne!(model, guess);
         std::fs::write(&path, "{}").unwrap();
         assert_eq!(*Engine::open_with(&options).unwrap().model(), guess);
         std::fs::remove_dir_all(&dir).unwrap();
         let nowhere = Engine::open_with(&Options { cache_dir: None, ..options }).unwrap();
-        assert_eq!(nowhere.calibrate().unwrap().path, None);
+        assert_eq!(nowhere.calibrate(|_, _, _| {}).unwrap().path, None);
     }
 }

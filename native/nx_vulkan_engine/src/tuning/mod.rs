@@ -28,7 +28,7 @@ use nx_vulkan_ir::DType;
 use nx_vulkan_ir::program::passes::{Joins, Recompute};
 use nx_vulkan_ir::program::rows::RowLimits;
 
-pub use calibration::Calibrated;
+pub use calibration::{Calibrated, CalibrationState};
 pub use class::Class;
 pub use measured::Calibration;
 pub(crate) use stored::load;

@@ -24,7 +24,7 @@ struct File {
     measured: Calibration,
 }
 
-fn path(dir: &Path, info: &DeviceInfo) -> PathBuf {
+pub(super) fn path(dir: &Path, info: &DeviceInfo) -> PathBuf {
     device_file(dir, "tuning", info, "json")
 }
 

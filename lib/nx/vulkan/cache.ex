@@ -1,0 +1,192 @@
+defmodule Nx.Vulkan.Cache do
+  @moduledoc """
+  The cache on disk: compiled pipelines, measured numbers and compiled shaders, see
+  [configuration](configuration.md#the-cache-on-disk).
+
+      Nx.Vulkan.Cache.run(["--clear"])
+
+  from a release does what `mix nx_vulkan.cache --clear` does. Any of the files may be deleted at any time: what is
+  missing is made again. Only files that this library wrote are counted and deleted, whatever else lies in the folder.
+
+  The files together are bounded by
+
+      config :nx_vulkan, cache_limit: 512 * 1024 * 1024
+
+  bytes, which is what it is unless set: when the VM stops, those that were written longest ago go first.
+  """
+
+  @limit_bytes 512 * 1024 * 1024
+
+  # What a file is for, by its folder and name. Files that are being written have other names.
+  @kinds [
+    pipelines: ~r/\A[0-9a-f]{4,}-[0-9a-f]{32}-[0-9a-f]{8}\.bin\z/,
+    tuning: ~r/\A[0-9a-f]{4,}-[0-9a-f]{32}-[0-9a-f]{8}\.json\z/,
+    spv: ~r/\.(spv|comp)\z/
+  ]
+
+  @typedoc "A file: what it holds, its path, its size and when it was written, in seconds of POSIX."
+  @type entry :: %{
+          kind: :pipelines | :tuning | :spv,
+          path: Path.t(),
+          size_bytes: non_neg_integer,
+          written: integer
+        }
+
+  @usage """
+  usage: [--clear | --trim BYTES | --help]
+
+    --clear        deletes every file of the cache
+    --trim BYTES   deletes what was written longest ago until no more than so many bytes are left
+    --help         prints this
+
+  Without any, where the cache is, how many files it has, and their size.
+  """
+
+  @doc false
+  def usage, do: @usage
+
+  @doc """
+  Does what the arguments of `mix nx_vulkan.cache` say, and returns the exit status: 0, 1 where files could not be
+  deleted, 2 for other arguments.
+
+  ## Options
+
+    * `:print` - a function of a line, `IO.puts/1` unless set
+  """
+  @spec run([String.t()], keyword) :: 0..2
+  def run(args, opts \\ []) do
+    print = Keyword.validate!(opts, print: &IO.puts/1)[:print]
+
+    case OptionParser.parse(args, strict: [clear: :boolean, trim: :integer, help: :boolean], aliases: [h: :help]) do
+      {[help: true], [], []} -> done(print.(@usage), 0)
+      {[], [], []} -> done(Enum.each(lines(), print), 0)
+      {[clear: true], [], []} -> clear() |> deleted(print)
+      {[trim: bytes], [], []} when bytes >= 0 -> bytes |> trim() |> deleted(print)
+      _other -> done(print.(@usage), 2)
+    end
+  end
+
+  defp done(_printed, status), do: status
+
+  defp deleted({gone, []}, print), do: done(print.("deleted #{count(gone)}"), 0)
+
+  defp deleted({gone, kept}, print) do
+    print.("deleted #{count(gone)}; these could not be:")
+    Enum.each(kept, &print.("  #{&1.path}"))
+    1
+  end
+
+  defp lines do
+    rows =
+      for {kind, _name} <- @kinds, folder = folder(kind) do
+        files = Enum.filter(entries(), &(&1.kind == kind))
+        "#{String.pad_trailing("#{kind}", 10)} #{String.pad_trailing(count(files), 24)} #{folder}"
+      end
+
+    all = entries()
+    rows ++ ["in all     #{count(all)}; at most #{size(limit_bytes())} are kept"]
+  end
+
+  defp count(files), do: "#{length(files)} files, #{files |> size_bytes() |> size()}"
+
+  @doc """
+  The folder of pipelines or measured numbers, or that of compiled shaders; nil where no home folder is known.
+  """
+  @spec folder(:pipelines | :tuning | :spv) :: Path.t() | nil
+  def folder(:spv), do: Nx.Vulkan.Codegen.folder()
+  def folder(kind) when kind in [:pipelines, :tuning], do: (root = root()) && Path.join(root, "#{kind}")
+
+  @doc """
+  The folder of the cache, by the rule that the engine has; nil where neither `NX_VULKAN_CACHE_DIR` nor a home folder is
+  known.
+  """
+  @spec root() :: Path.t() | nil
+  def root do
+    cond do
+      folder = variable("NX_VULKAN_CACHE_DIR") -> folder
+      cache = variable("XDG_CACHE_HOME") -> Path.join(cache, "nx_vulkan")
+      home = variable("HOME") -> Path.join([home, ".cache", "nx_vulkan"])
+      true -> nil
+    end
+  end
+
+  defp variable(name) do
+    value = System.get_env(name, "")
+    if value != "", do: value
+  end
+
+  @doc """
+  Every file of the cache, what was written longest ago first.
+  """
+  @spec entries() :: [entry]
+  def entries do
+    for {kind, name} <- @kinds, folder = folder(kind), file <- files(folder), file =~ name do
+      path = Path.join(folder, file)
+
+      with {:ok, %{type: :regular, size: size, mtime: written}} <- File.lstat(path, time: :posix),
+           do: %{kind: kind, path: path, size_bytes: size, written: written}
+    end
+    |> Enum.filter(&is_map/1)
+    |> Enum.sort_by(&{&1.written, &1.path})
+  end
+
+  defp files(folder) do
+    case File.ls(folder) do
+      {:ok, files} -> files
+      {:error, _reason} -> []
+    end
+  end
+
+  @doc """
+  The bytes of files together.
+  """
+  @spec size_bytes([entry]) :: non_neg_integer
+  def size_bytes(entries \\ entries()), do: entries |> Enum.map(& &1.size_bytes) |> Enum.sum()
+
+  @doc """
+  The most bytes that are kept when the VM stops, as the configuration says.
+  """
+  @spec limit_bytes() :: non_neg_integer
+  def limit_bytes do
+    case Application.get_env(:nx_vulkan, :cache_limit, @limit_bytes) do
+      bytes when is_integer(bytes) and bytes >= 0 ->
+        bytes
+
+      other ->
+        raise ArgumentError, "expected config :nx_vulkan, :cache_limit to be a number of bytes, got: #{inspect(other)}"
+    end
+  end
+
+  @doc """
+  Deletes every file of the cache. Returns those that are gone and those that could not be deleted.
+  """
+  @spec clear() :: {[entry], [entry]}
+  def clear, do: delete(entries())
+
+  @doc """
+  Deletes pipelines and shaders that were written longest ago, until all files have `bytes` at most; measured numbers
+  are small, and stay. Returns those that are gone and those that could not be deleted.
+  """
+  @spec trim(non_neg_integer) :: {[entry], [entry]}
+  def trim(bytes \\ limit_bytes()) do
+    entries = entries()
+
+    entries
+    |> Enum.reject(&(&1.kind == :tuning))
+    |> Enum.map_reduce(size_bytes(entries), &{if(&2 > bytes, do: &1), if(&2 > bytes, do: &2 - &1.size_bytes, else: &2)})
+    |> elem(0)
+    |> Enum.reject(&is_nil/1)
+    |> delete()
+  end
+
+  # What another process deleted meanwhile is gone, too.
+  defp delete(entries), do: Enum.split_with(entries, &(File.rm(&1.path) in [:ok, {:error, :enoent}]))
+
+  @doc false
+  def size(bytes) when bytes < 1024, do: "#{bytes} bytes"
+
+  def size(bytes) do
+    {unit, name} = Enum.find([{2 ** 30, "GiB"}, {2 ** 20, "MiB"}, {2 ** 10, "KiB"}], &(bytes >= elem(&1, 0)))
+    "#{:erlang.float_to_binary(bytes / unit, decimals: 1)} #{name}"
+  end
+end
