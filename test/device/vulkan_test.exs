@@ -44,6 +44,8 @@ defmodule Nx.VulkanTest do
     # As exmc asks.
     assert {:ok, %{supports_f64: f64, pci: _, driver: driver, uuid: uuid}, by} = Nx.Vulkan.NativeV.device_info()
     assert {f64, driver, uuid, by} == {device.has_f64, device.driver, device.uuid, device.selected_by}
+    {:ok, %{kind: kind}, _by} = Nx.Vulkan.NativeV.device_info()
+    assert {:ok, device.name, kind} == Nx.Vulkan.NativeV.device_name()
   end
 
   test "what chose the device is told by its name and value" do

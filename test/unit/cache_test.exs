@@ -50,7 +50,7 @@ defmodule Nx.Vulkan.CacheTest do
     write(folder, [{@pipelines, 10, 3000}, {@tuning, 30, 400}, {@shader, 20, 100}, {"notes.bin", 1, 5}])
     assert Enum.map(Cache.entries(), & &1.kind) == [:tuning, :spv, :pipelines]
     assert {0, text} = run([])
-    assert text =~ ~r"pipelines  1 files, 2.9 KiB +#{Regex.escape(folder)}/pipelines\n"
+    assert text =~ ~r"pipelines  1 file, 2.9 KiB +#{Regex.escape(folder)}/pipelines\n"
     assert text =~ "in all     3 files, 3.4 KiB; "
   end
 
@@ -70,7 +70,7 @@ defmodule Nx.Vulkan.CacheTest do
     Application.put_env(:nx_vulkan, :cache_limit, 3500)
     assert {[%{kind: :pipelines, size_bytes: 2000}], []} = Cache.trim()
     assert Cache.trim() == {[], []}
-    assert {0, "deleted 1 files, 100 bytes"} = run(["--trim", "3400"])
+    assert {0, "deleted 1 file, 100 bytes"} = run(["--trim", "3400"])
     assert {0, _} = run(["--trim", "0"])
     assert [%{kind: :tuning}] = Cache.entries()
   end
@@ -88,6 +88,16 @@ defmodule Nx.Vulkan.CacheTest do
     assert [_] = Cache.entries()
     Application.put_env(:nx_vulkan, :cache_limit, "1GiB")
     assert_raise ArgumentError, ~r/cache_limit to be a number of bytes/, fn -> Cache.trim() end
+  end
+
+  test "the task prints the same, and ends with the status", %{tmp_dir: folder} do
+    Mix.shell(Mix.Shell.Process)
+    on_exit(fn -> Mix.shell(Mix.Shell.IO) end)
+    write(folder, [{@pipelines, 10, 3}])
+    Mix.Tasks.NxVulkan.Cache.run(["--clear"])
+    assert_received {:mix_shell, :info, ["deleted 1 file, 3 bytes"]}
+    assert catch_exit(Mix.Tasks.NxVulkan.Cache.run(["--all"])) == {:shutdown, 2}
+    assert_received {:mix_shell, :info, ["usage: " <> _]}
   end
 
   test "the engine's folder" do

@@ -87,6 +87,7 @@ defmodule Nx.Vulkan.Cache do
     rows ++ ["in all     #{count(all)}; at most #{size(limit_bytes())} are kept"]
   end
 
+  defp count([file]), do: "1 file, #{size(file.size_bytes)}"
   defp count(files), do: "#{length(files)} files, #{files |> size_bytes() |> size()}"
 
   @doc """
