@@ -278,6 +278,8 @@ defmodule Nx.Vulkan do
 
   @doc false
   def versions do
+    # In a release whose applications are not started it may not be known yet.
+    _ = Application.load(:nx_vulkan)
     %{nx_vulkan: version(:nx_vulkan), nx: version(:nx), elixir: System.version(), otp: System.otp_release()}
   end
 

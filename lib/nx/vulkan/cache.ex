@@ -17,13 +17,6 @@ defmodule Nx.Vulkan.Cache do
 
   @limit_bytes 512 * 1024 * 1024
 
-  # What a file is for, by its folder and name. Files that are being written have other names.
-  @kinds [
-    pipelines: ~r/\A[0-9a-f]{4,}-[0-9a-f]{32}-[0-9a-f]{8}\.bin\z/,
-    tuning: ~r/\A[0-9a-f]{4,}-[0-9a-f]{32}-[0-9a-f]{8}\.json\z/,
-    spv: ~r/\.(spv|comp)\z/
-  ]
-
   @typedoc "A file: what it holds, its path, its size and when it was written, in seconds of POSIX."
   @type entry :: %{
           kind: :pipelines | :tuning | :spv,
@@ -78,7 +71,7 @@ defmodule Nx.Vulkan.Cache do
 
   defp lines do
     rows =
-      for {kind, _name} <- @kinds, folder = folder(kind) do
+      for {kind, _name} <- kinds(), folder = folder(kind) do
         files = Enum.filter(entries(), &(&1.kind == kind))
         "#{String.pad_trailing("#{kind}", 10)} #{String.pad_trailing(count(files), 24)} #{folder}"
       end
@@ -121,7 +114,7 @@ defmodule Nx.Vulkan.Cache do
   """
   @spec entries() :: [entry]
   def entries do
-    for {kind, name} <- @kinds, folder = folder(kind), file <- files(folder), file =~ name do
+    for {kind, name} <- kinds(), folder = folder(kind), file <- files(folder), file =~ name do
       path = Path.join(folder, file)
 
       with {:ok, %{type: :regular, size: size, mtime: written}} <- File.lstat(path, time: :posix),
@@ -129,6 +122,15 @@ defmodule Nx.Vulkan.Cache do
     end
     |> Enum.filter(&is_map/1)
     |> Enum.sort_by(&{&1.written, &1.path})
+  end
+
+  # What a file is for, by its folder and name. Files that are being written have other names.
+  defp kinds do
+    [
+      pipelines: ~r/\A[0-9a-f]{4,}-[0-9a-f]{32}-[0-9a-f]{8}\.bin\z/,
+      tuning: ~r/\A[0-9a-f]{4,}-[0-9a-f]{32}-[0-9a-f]{8}\.json\z/,
+      spv: ~r/\.(spv|comp)\z/
+    ]
   end
 
   defp files(folder) do
