@@ -172,8 +172,9 @@ defmodule Nx.Vulkan.DoctorFactsTest do
         ended: "well"
       })
 
-    facts = facts(%{}, none)
+    facts = facts(%{environment: [%{name: "NX_VULKAN_VALIDATION", value: "1"}]}, none)
     assert {facts.status, ids(facts, "error")} == {1, ["library"]}
+    assert ids(facts, "warning") == [], "what was not asked is not known to be missing"
     assert Text.text(facts) =~ "GLIBC_2.38 not found"
 
     missing = Map.merge(nothing, %{loader: %{@probe.loader | version: nil, error: "libvulkan.so.1: cannot open"}})
@@ -207,8 +208,10 @@ defmodule Nx.Vulkan.DoctorFactsTest do
     guess = put_in(@in_use.calibration.measured, false)
     state = fn tuning -> facts(%{cache: %{@host.cache | tuning: tuning}}, %{device: guess}).calibration.state end
     assert state.([]) == "guess"
-    assert state.(["10de-#{@device.uuid}-00000000.json"]) == "stale"
-    assert state.(["10de-#{@device.uuid}-00000001.json"]) == "unreadable"
+    assert state.([%{file: "10de-#{@device.uuid}-00000000.json", device: nil}]) == "stale"
+    assert state.([%{file: "10de-00-00000000.json", device: @device.name}]) == "stale"
+    assert state.([%{file: "10de-00-00000000.json", device: "another"}]) == "guess"
+    assert state.([%{file: "10de-#{@device.uuid}-00000001.json", device: nil}]) == "unreadable"
     assert facts().calibration.state == "measured"
   end
 

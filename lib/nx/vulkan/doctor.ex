@@ -175,17 +175,17 @@ defmodule Nx.Vulkan.Doctor do
     Map.merge(facts, %{problems: problems, status: status})
   end
 
-  # Files are named after the vendor, the device and its driver.
+  # Files are named after the vendor, the device and its driver; drivers of Mesa have another UUID in each version.
   defp calibration(%{calibration: %{measured: true} = calibration}, _files),
     do: Map.put(calibration, :state, "measured")
 
-  defp calibration(%{calibration: %{path: path} = calibration, uuid: uuid}, files) do
-    name = path && Path.basename(path)
+  defp calibration(%{calibration: %{path: path} = calibration} = device, files) do
+    own = path && Path.basename(path)
 
     state =
       cond do
-        name in files -> "unreadable"
-        Enum.any?(files, &String.contains?(&1, uuid)) -> "stale"
+        Enum.any?(files, &(&1.file == own)) -> "unreadable"
+        Enum.any?(files, &(String.contains?(&1.file, device.uuid) or &1.device == device.name)) -> "stale"
         true -> "guess"
       end
 

@@ -192,8 +192,17 @@ defmodule Nx.Vulkan.Doctor.Host do
       files: length(entries),
       size_bytes: Cache.size_bytes(entries),
       limit_bytes: Cache.limit_bytes(),
-      tuning: for(%{kind: :tuning, path: path} <- entries, do: Path.basename(path))
+      tuning: for(%{kind: :tuning, path: path} <- entries, do: %{file: Path.basename(path), device: measured(path)})
     }
+  end
+
+  # The name of the device that a file is of.
+  defp measured(path) do
+    with {:ok, text} <- File.read(path), {:ok, %{"device" => name}} <- JSON.decode(text) do
+      name
+    else
+      _damaged -> nil
+    end
   end
 
   # A folder that is not there is made when it is needed, in the nearest one that is.

@@ -198,7 +198,7 @@ defmodule Nx.Vulkan.Doctor.Problems do
     note("validation", "the validation layer watches, which takes time", "unset NX_VULKAN_VALIDATION for speed")
   end
 
-  defp validation(%{validation: %{installed: nil}, environment: environment, system: system}) do
+  defp validation(%{loader: %{version: _}, validation: %{installed: nil}, environment: environment, system: system}) do
     if Enum.any?(environment, &(&1.name == "NX_VULKAN_VALIDATION" and &1.value not in ["", "0"])) do
       warning("validation", "NX_VULKAN_VALIDATION asks for the validation layer, which is not installed", layer(system))
     else
