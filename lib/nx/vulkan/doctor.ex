@@ -4,7 +4,7 @@ defmodule Nx.Vulkan.Doctor do
 
     --json              prints all that was found as an object of JSON
     --report            prints a section of Markdown for a bug report, without paths and names of yours
-    --timeout SECONDS   how long all of it may take, 120 unless set
+    --timeout SECONDS   how long Vulkan may take to answer and to compute, 120 unless set
     --help              prints this
   """
 
@@ -63,6 +63,9 @@ defmodule Nx.Vulkan.Doctor do
   alias Nx.Vulkan.Doctor.{Faults, Host, Probe, Problems, Text}
 
   @timeout_s 120
+
+  # To list its devices and open one a driver takes a second at most.
+  @driver_timeout_ms 20_000
 
   # What a driver that was not asked yet can break.
   @driver_stages ["start", "loader", "devices", "application", "open"]
@@ -138,7 +141,9 @@ defmodule Nx.Vulkan.Doctor do
   end
 
   defp ended(driver, opts) do
-    Probe.run([manifests: [driver.manifest], stages: ["library", "loader", "devices", "open"]] ++ opts).ended
+    timeout_ms = min(opts[:timeout_ms], @driver_timeout_ms)
+    stages = ["library", "loader", "devices", "open"]
+    Probe.run(manifests: [driver.manifest], stages: stages, timeout_ms: timeout_ms).ended
   end
 
   @doc false

@@ -13,7 +13,7 @@ defmodule Nx.Vulkan.Doctor.Text do
   A section for a bug report: without the user's folders, the names of user and machine, and what numbers a device.
   """
   def report(facts) do
-    what = facts |> lines() |> Enum.join("\n") |> redact()
+    what = facts |> lines() |> Enum.join("\n") |> without_blanks(paths(facts)) |> redact()
     "## `mix nx_vulkan.doctor`\n\n```text\n#{what}\n```"
   end
 
@@ -165,6 +165,17 @@ defmodule Nx.Vulkan.Doctor.Text do
   end
 
   defp listed(parts), do: parts |> Enum.filter(& &1) |> Enum.join(", ")
+
+  # Where a path ends is not to be seen where it has blanks.
+  defp paths(facts) do
+    named = for %{manifest: manifest, library: library} <- facts.drivers, path <- [manifest, library], do: path
+    values = for %{value: value} <- facts.environment, path <- String.split(value, [":", ";"]), do: path
+    Enum.filter([facts.library.path, facts.cache.folder | named ++ values], &(is_binary(&1) and &1 =~ ~r{[/\\].*\s}))
+  end
+
+  defp without_blanks(text, paths) do
+    Enum.reduce(paths, text, &String.replace(&2, &1, String.replace(&1, ~r/\s/, "_")))
+  end
 
   # Folders of the system, which say nothing of the user.
   @system [
