@@ -99,7 +99,7 @@ defmodule Nx.Vulkan.Device.MemoryTest do
   # The state after 60 steps, of which garbage and those that a call has or makes are in memory at once.
   defp after_few_states(step, state, state_bytes) do
     before = in_use_bytes()
-    {:ok, %{memory_bytes: memory_bytes}} = NativeV.device_info()
+    {:ok, %{memory_bytes: memory_bytes}} = Nx.Vulkan.device_info()
     garbage = Enum.max([128 * 1024 * 1024, div(memory_bytes, 256), div(before, 4)])
 
     {state, most} =

@@ -54,6 +54,8 @@ pub struct Linker<'l> {
     pub bfloat16: bool,
     /// It makes no difference which NaN is loaded.
     pub any_nan: bool,
+    /// It makes no difference which sign a zero has.
+    pub any_zero: bool,
 }
 
 impl<'l> Linker<'l> {
@@ -106,6 +108,7 @@ impl<'l> Linker<'l> {
             pairs: false,
             bfloat16: false,
             any_nan: false,
+            any_zero: false,
         }
     }
 

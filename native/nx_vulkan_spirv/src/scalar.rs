@@ -23,6 +23,9 @@ pub struct Value {
 /// An integer of which no compiler knows more than its type. One that becomes a float may be 0 otherwise, and compilers
 /// drop additions of zeros, although those change signs (lavapipe does, of x - x too).
 fn hidden(code: &mut Code<'_, '_>, a: Value) -> Result<Value> {
+    if code.linker.any_zero {
+        return Ok(a);
+    }
     // The count of elements is below 2^31, which no compiler knows: 0, and not -1.
     let (count, shift, int) = (code.param(0)?, code.linker.const_u32(31), value_type(code, CType::I32));
     let zero = Value { id: code.ids(SpirvOp::ShiftRightArithmetic, int, &[count, shift]), dtype: DType::S32 };

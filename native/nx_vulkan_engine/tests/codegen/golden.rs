@@ -12,8 +12,8 @@ use nx_vulkan_engine::kernels::attention::{
     AttentionSpec, AttentionTile, GradientSpec, MergeSpec, QuerySpec, QueryTile, Read, ScoreSpec,
 };
 use nx_vulkan_engine::kernels::dot::{
-    Access, DerivedSpec, DotSpec, EpilogueSpec, LaneTile, Load, MatrixTile, Planes, SplitSpec, SplitStage, Store, Tile,
-    Tiling, VectorTile,
+    Access, DerivedSpec, DotSpec, EpilogueSpec, LaneTile, Load, MatrixTile, Planes, Span, SplitSpec, SplitStage,
+    Spread, Store, Tile, Tiling, VectorTile,
 };
 use nx_vulkan_engine::kernels::fold::FoldSpec;
 use nx_vulkan_engine::kernels::index::{
@@ -528,7 +528,7 @@ fn products() {
     // Bytes with a scale for neighbours.
     let port = |dtype, layout| Port { element: Element::Typed(dtype), layout };
     let derived = DerivedSpec {
-        inputs: smallvec![port(DType::S8, Layout::Inner), port(DType::F16, Layout::Repeated)],
+        inputs: smallvec![port(DType::S8, Layout::Each), port(DType::F16, Layout::Each)],
         steps: smallvec![
             Step { op: Elementwise::AsType, args: smallvec![Ref::Input(0)], out: DType::F32 },
             Step { op: Elementwise::AsType, args: smallvec![Ref::Input(1)], out: DType::F32 },
@@ -538,8 +538,8 @@ fn products() {
         result: Ref::Result(3),
         axis: 4,
         ranks: [1, 1],
-        by_eights: true,
-        is_short: false,
+        spans: smallvec![Span { count: 16, is_whole: false }],
+        lies: smallvec![smallvec![Spread::Near(16)], smallvec![Spread::Same]],
     };
     let by_four = Load { along_k: true, by_four: true };
     let scaled = DotSpec { b_load: by_four, derived: Some(Box::new(derived)), ..vectors.clone() };

@@ -1,9 +1,9 @@
 //! A matrix whose elements a product computes from several operands as it needs them, each once: it lies nowhere.
 
-use nx_vulkan_ir::program::epilogue::DERIVED_TOGETHER;
 use nx_vulkan_ir::program::step::{Ref, Step};
+use nx_vulkan_ir::program::{Binary, Elementwise};
 use nx_vulkan_ir::{DType, Result};
-use nx_vulkan_spirv::access::{self, Layout};
+use nx_vulkan_spirv::access::{self, Element, Layout};
 use nx_vulkan_spirv::link::Code;
 use nx_vulkan_spirv::params::{Param, ParamLayout};
 use nx_vulkan_spirv::scalar::{self, Value};
@@ -24,28 +24,66 @@ pub struct DerivedSpec {
     pub axis: u8,
     /// How many of these make up its rows, and the contracted elements.
     pub ranks: [u8; 2],
-    /// Whether eights are neighbours along the last axis, and not fours alone.
-    pub by_eights: bool,
-    /// Whether the last axis ends with what are neighbours, so that their indices along it are known.
-    pub is_short: bool,
+    /// How neighbours that are computed at once lie along the last axes, the last one first.
+    pub spans: SmallVec<[Span; 2]>,
+    /// How each operand lies along those.
+    pub lies: SmallVec<[SmallVec<[Spread; 2]>; 3]>,
+}
+
+/// What neighbours take of an axis.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Span {
+    pub count: u8,
+    /// Whether that is the whole axis, so that indices along it are known.
+    pub is_whole: bool,
+}
+
+impl Span {
+    /// What so many neighbours take of axes, the last one first; `None` where they are no part of them.
+    pub(super) fn of(sizes: &[u64], together: u64) -> Option<SmallVec<[Span; 2]>> {
+        let mut spans = SmallVec::new();
+        let mut rest = together;
+        for &size in sizes.iter().rev() {
+            if rest == 1 {
+                break;
+            }
+            let count = if size.is_multiple_of(rest) { rest } else { size };
+            spans.push(Span { count: count as u8, is_whole: count == size });
+            rest = rest.checked_div(count).filter(|next| next * count == rest)?;
+        }
+        (rest == 1).then_some(spans)
+    }
+}
+
+/// How an operand lies along an axis for neighbours.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Spread {
+    /// One element serves all.
+    Same,
+    /// Groups of so many lie one element behind the other, where one load takes them.
+    Near(u8),
+    /// Each somewhere else.
+    Apart,
 }
 
 impl DerivedSpec {
-    /// The elements of four or eight neighbours in a row, as f32, from a contracted one on that is a multiple of as many.
-    /// Its operands are those of the kernel from `first` on. What depends on the row alone, or on the contracted element
-    /// alone, is computed of it alone, so that rows share it.
+    /// The elements of neighbours in a row, as f32, from a contracted one on that is a multiple of as many. Its operands
+    /// are those of the kernel from `first` on. What depends on the row alone, or on the contracted element alone, is
+    /// computed of it alone, so that rows share it.
     pub(super) fn neighbours(
         &self,
         code: &mut Code<'_, '_>,
         params: &mut ParamLayout,
         first: u8,
         [row, depth]: [Word; 2],
-    ) -> Result<SmallVec<[Word; 8]>> {
+    ) -> Result<SmallVec<[Word; 16]>> {
         let [rows, contracted] = self.ranks;
         let mut coordinates = access::coordinates(code, params, row, self.axis, rows)?;
         coordinates.extend(access::coordinates(code, params, depth, self.axis + rows, contracted)?);
-        if let Some(last) = coordinates.last_mut().filter(|_| self.is_short) {
-            *last = code.linker.const_u32(0);
+        for (coordinate, span) in coordinates.iter_mut().rev().zip(&self.spans) {
+            if span.is_whole {
+                *coordinate = code.linker.const_u32(0);
+            }
         }
         let linear =
             match self.steps.iter().flat_map(|step| &step.args).chain([&self.result]).any(|r| *r == Ref::Linear) {
@@ -56,76 +94,144 @@ impl DerivedSpec {
                 }
                 false => depth,
             };
-        let mut lanes: SmallVec<[Lane; 8]> = SmallVec::new();
-        for j in 0..self.together() as u32 {
-            let mut lane = Lane { linear, coordinates: coordinates.clone(), values: SmallVec::new() };
-            if j > 0 {
-                let j = code.linker.const_u32(j);
-                for index in lane.coordinates.last_mut().into_iter().chain([&mut lane.linear]) {
-                    *index = code.u32_op(SpirvOp::IAdd, *index, j);
-                }
+        let mut lanes: SmallVec<[Lane; 16]> = SmallVec::new();
+        for j in 0..self.together() {
+            let places = self.places_of(j);
+            let mut lane =
+                Lane { linear: following(code, linear, j), coordinates: coordinates.clone(), values: SmallVec::new() };
+            for (coordinate, &place) in lane.coordinates.iter_mut().rev().zip(&places) {
+                *coordinate = following(code, *coordinate, place);
             }
             lanes.push(lane);
         }
-        for (operand, port) in (first..).zip(&self.inputs) {
+        for ((operand, port), lies) in (first..).zip(&self.inputs).zip(&self.lies) {
             let dtype = dtype_of(port.element);
-            let ids = self.load(code, params, operand, *port, &lanes)?;
+            let ids = self.load(code, params, operand, (*port, lies), &lanes)?;
             lanes.iter_mut().zip(ids).for_each(|(lane, id)| lane.values.push(Value { id, dtype }));
         }
+        // Sums that begin with 0 know no sign of a zero that is added.
+        code.linker.any_zero = self.steps.iter().all(forgets_signs);
         let compute = |lane: &Lane| {
             let Lane { linear, coordinates, values } = lane;
             let results = run_steps(code, &self.steps, values, *linear, coordinates)?;
             let value = find(code, self.result, values, &results, *linear, coordinates)?;
             scalar::cast(code, value, DType::F32)
         };
-        lanes.iter().map(compute).collect()
+        let computed = lanes.iter().map(compute).collect();
+        code.linker.any_zero = false;
+        computed
     }
 
     /// Neighbours that are computed at once.
-    pub(super) fn together(&self) -> u64 {
-        if self.by_eights { 2 * DERIVED_TOGETHER } else { DERIVED_TOGETHER }
+    pub(super) fn together(&self) -> u32 {
+        self.spans.iter().map(|span| u32::from(span.count)).product()
     }
 
-    /// The elements of an operand for each of the neighbours.
+    /// Where one of the neighbours is along the axes of the spans, behind the first of them.
+    fn places_of(&self, mut neighbour: u32) -> SmallVec<[u32; 2]> {
+        let mut place = |span: &Span| {
+            let count = u32::from(span.count);
+            let place = neighbour % count;
+            neighbour /= count;
+            place
+        };
+        self.spans.iter().map(&mut place).collect()
+    }
+
+    /// The elements of an operand for each of the neighbours: each is loaded once, with those that are near it.
     fn load(
         &self,
         code: &mut Code<'_, '_>,
         params: &mut ParamLayout,
         operand: u8,
-        Port { element, layout }: Port,
+        (Port { element, layout }, lies): (Port, &[Spread]),
         lanes: &[Lane],
-    ) -> Result<SmallVec<[Word; 8]>> {
+    ) -> Result<SmallVec<[Word; 16]>> {
         let address = params.address(operand);
-        let mut at = |code: &mut Code<'_, '_>, lane: &Lane| match layout {
-            Layout::Uniform => Ok(code.linker.const_u32(0)),
-            _ => access::position(code, params, operand, self.axis, &lane.coordinates),
-        };
-        match layout {
-            Layout::Uniform | Layout::Repeated => {
-                let at = at(code, &lanes[0])?;
-                Ok(SmallVec::from_elem(access::load(code, address, element, at)?, lanes.len()))
-            }
-            Layout::Inner => {
-                let width = DERIVED_TOGETHER as u32;
-                let at = at(code, &lanes[0])?;
-                let first = groups(code, at, width);
-                let mut loaded = SmallVec::new();
-                for k in 0..lanes.len() as u32 / width {
-                    let group = following(code, first, k);
-                    loaded.extend(access::load_vector(code, address, element, width, group)?);
-                }
-                Ok(loaded)
-            }
-            _ => lanes
-                .iter()
-                .map(|lane| at(code, lane).and_then(|at| access::load(code, address, element, at)))
-                .collect(),
+        if layout == Layout::Uniform {
+            let zero = code.linker.const_u32(0);
+            return Ok(SmallVec::from_elem(access::load(code, address, element, zero)?, lanes.len()));
         }
+        let width = lies.iter().find_map(|along| if let Spread::Near(width) = *along { Some(width) } else { None });
+        let width = u32::from(width.unwrap_or(1));
+        let mut loaded: SmallVec<[Loaded; 4]> = SmallVec::new();
+        let mut ids = SmallVec::new();
+        for (lane, neighbour) in lanes.iter().zip(0..) {
+            let mut within = 0;
+            // The group of elements that one load takes.
+            let group = self.places_of(neighbour).into_iter().zip(lies).map(|(place, along)| match along {
+                Spread::Same => 0,
+                Spread::Near(_) => {
+                    within = place % width;
+                    place / width
+                }
+                Spread::Apart => place,
+            });
+            let group: SmallVec<[u32; 2]> = group.collect();
+            let known = match loaded.iter().position(|other| other.group == group) {
+                Some(known) => known,
+                None => {
+                    let mut coordinates = lane.coordinates.clone();
+                    for (coordinate, along) in coordinates.iter_mut().rev().zip(lies) {
+                        if *along == Spread::Same {
+                            *coordinate = code.linker.const_u32(0);
+                        }
+                    }
+                    let at = access::position(code, params, operand, self.axis, &coordinates)?;
+                    let elements = match width {
+                        1 => SmallVec::from_slice(&[access::load(code, address, element, at)?]),
+                        _ => near(code, address, element, (at, width))?,
+                    };
+                    loaded.push(Loaded { group, elements });
+                    loaded.len() - 1
+                }
+            };
+            ids.extend(loaded.get(known).and_then(|of| of.elements.get(within as usize)).copied());
+        }
+        Ok(ids)
     }
+}
+
+/// Whether all results of an op are the same numbers, signs of zeros aside, whatever signs the zeros have that it takes.
+fn forgets_signs(step: &Step) -> bool {
+    match step.op {
+        Elementwise::AsType | Elementwise::Select => true,
+        Elementwise::Binary(op) => matches!(
+            op,
+            Binary::Add
+                | Binary::Subtract
+                | Binary::Multiply
+                | Binary::BitwiseAnd
+                | Binary::BitwiseOr
+                | Binary::BitwiseXor
+                | Binary::LeftShift
+                | Binary::RightShift
+        ),
+        Elementwise::Bitcast => !step.out.is_integer(),
+        Elementwise::Unary(_) | Elementwise::Clip => false,
+    }
+}
+
+/// Elements one behind the other from a position on that is a multiple of as many, by one load of words.
+fn near(
+    code: &mut Code<'_, '_>,
+    address: u32,
+    element: Element,
+    (at, width): (Word, u32),
+) -> Result<SmallVec<[Word; 16]>> {
+    let group = groups(code, at, width);
+    let words = access::load_vector(code, address, Element::Raw(4), width * element.size_bytes() / 4, group)?;
+    Ok(SmallVec::from_slice(&access::parts_of(code, element, width, &words)?))
 }
 
 /// The parameter that says how many elements are contracted.
 const CONTRACTED: Param = Param::Extra(2);
+
+/// What one load took of an operand: which group of elements along the axes of the spans, and these.
+struct Loaded {
+    group: SmallVec<[u32; 2]>,
+    elements: SmallVec<[Word; 16]>,
+}
 
 /// One of the neighbours: where it is, and the elements of operands there.
 struct Lane {

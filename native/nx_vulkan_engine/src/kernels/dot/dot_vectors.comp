@@ -11,7 +11,7 @@
 #extension GL_EXT_control_flow_attributes : require
 // Batched product of a matrix and up to COUNT vectors, of f32 sums. A workgroup computes what 4 LANES rows of the
 // matrix give. TEAMS teams of LANES invocations share out the contracted elements: an invocation takes four of them of
-// four rows at a time, or twice four where elements are narrow, straight from memory, and the teams' sums are added up
+// four rows at a time, or twice or four times four where elements are narrow, straight from memory, and the teams' sums are added up
 // in pairs. Which elements a team takes depends on nothing but TEAMS and the type, so that no bits depend on how
 // operands lie. Parameters: rows m, columns n, contracted k, batches, elements of k per split (a multiple of STEP),
 // splits. Either the rows or the columns are the matrix's, the other ones are the vectors. With PAIR, two matrices that
@@ -53,7 +53,7 @@ layout(constant_id = 17) const uint EIGHTS = 0u;
 // Whether all that an invocation takes in a step lies before the end, if the first of it does: branches around loads
 // would make it wait for each.
 layout(constant_id = 18) const uint WHOLE = 0u;
-// Whether the eight are computed at once.
+// How many neighbours are computed at once: 16 or 8, or four.
 layout(constant_id = 19) const uint AT_ONCE = 0u;
 #define WITHIN(k) (WHOLE != 0u || (k) < end)
 
@@ -69,6 +69,7 @@ vec4 slot_matrix_four(const in uint free, const in uint depth, const in uint beh
     return vec4(free + depth - behind);
 }
 mat2x4 slot_matrix_eight(const in uint free, const in uint depth) { return mat2x4(float(free + depth)); }
+mat4 slot_matrix_sixteen(const in uint free, const in uint depth) { return mat4(float(free + depth)); }
 #ifdef PAIR
 float slot_other(const in uint free, const in uint depth) { return float(free + depth + 2u); }
 vec4 slot_other_four(const in uint free, const in uint depth, const in uint behind) {
@@ -166,7 +167,7 @@ void main() {
     }
 
     // Two fours at once, or one of both matrices, so that enough of them is on its way.
-    const uint together = EIGHTS != 0u ? 8u : 4u;
+    const uint together = AT_ONCE > 8u ? AT_ONCE : EIGHTS != 0u ? 8u : 4u;
 #ifdef PAIR
     for (uint k = begin + team * together; k < end; k += together * TEAMS) {
         FETCH(one, k, 0u, slot_matrix, slot_matrix_four)
@@ -181,22 +182,35 @@ void main() {
         }
     }
 #else
-    for (uint k = begin + team * together; k < end; k += 2u * STEP) {
-        uint second = EIGHTS != 0u ? k : k + STEP;
-        const uint behind = EIGHTS != 0u ? 4u : 0u;
-        if (AT_ONCE != 0u) {
+    for (uint k = begin + team * together; k < end; k += max(together, 8u) * TEAMS) {
+        if (AT_ONCE == 16u) {
+            mat4 all[4];
+            [[unroll]] for (uint i = 0u; i < 4u; ++i) {
+                all[i] = mat4(0.0);
+                if (WITHIN(k)) all[i] = slot_matrix_sixteen(at[i], slot_matrix_depth(k, 0u));
+            }
+            [[unroll]] for (uint part = 0u; part < 4u; ++part) {
+                vec4 fetched[4];
+                [[unroll]] for (uint i = 0u; i < 4u; ++i) fetched[i] = all[i][part];
+                ADD(sums, fetched, k + 4u * part)
+            }
+            continue;
+        }
+        if (AT_ONCE == 8u) {
             mat2x4 both[4];
             [[unroll]] for (uint i = 0u; i < 4u; ++i) {
                 both[i] = mat2x4(0.0);
                 if (WITHIN(k)) both[i] = slot_matrix_eight(at[i], slot_matrix_depth(k, 0u));
             }
-            vec4 fetched[4];
-            [[unroll]] for (uint i = 0u; i < 4u; ++i) fetched[i] = both[i][0];
-            ADD(sums, fetched, k)
-            [[unroll]] for (uint i = 0u; i < 4u; ++i) fetched[i] = both[i][1];
-            ADD(sums, fetched, k + 4u)
+            [[unroll]] for (uint part = 0u; part < 2u; ++part) {
+                vec4 fetched[4];
+                [[unroll]] for (uint i = 0u; i < 4u; ++i) fetched[i] = both[i][part];
+                ADD(sums, fetched, k + 4u * part)
+            }
             continue;
         }
+        uint second = EIGHTS != 0u ? k : k + STEP;
+        const uint behind = EIGHTS != 0u ? 4u : 0u;
         FETCH(one, k, 0u, slot_matrix, slot_matrix_four)
         FETCH(other, second, behind, slot_matrix, slot_matrix_four)
         ADD(sums, one, k)

@@ -1,5 +1,6 @@
 //! Matrix product kernels for every type: tiled templates whose loads, products and stores are generated.
 
+use nx_vulkan_ir::program::epilogue::DERIVED_TOGETHER;
 use nx_vulkan_ir::program::step::{Prologue, Ref, Step};
 use nx_vulkan_ir::{CType, DType, Error, Result};
 use nx_vulkan_spirv::access::{self, Element, value_type};
@@ -319,6 +320,14 @@ impl DotSpec {
         let type_of = |k: usize, own: DType| self.prologues[k].as_ref().and_then(Prologue::dtype).unwrap_or(own);
         let is_narrow = |dtype: DType| dtype.size_bytes() <= DType::F16.size_bytes();
         tile.count <= MOST_BY_EIGHTS && (is_narrow(type_of(0, self.a)) || is_narrow(type_of(1, self.b)))
+    }
+
+    /// The most neighbours of a matrix of so many contracted elements that an invocation computes at once.
+    pub(super) fn most_together(&self, depth: u64) -> u64 {
+        match self.tiling {
+            Tiling::Vectors(tile) if self.takes_eights() => tile.most_together(depth),
+            _ => DERIVED_TOGETHER,
+        }
     }
 
     /// The factor that is computed, if one is.

@@ -65,6 +65,12 @@ impl VectorTile {
         self.lanes * self.teams
     }
 
+    /// The most neighbours of a matrix of so many contracted elements that an invocation computes at once, where one of
+    /// the factors is narrow: what an address and a scale take is shared by them, and all teams have something to do.
+    pub fn most_together(&self, depth: u64) -> u64 {
+        if depth >= u64::from(self.teams) * 4 * DERIVED_TOGETHER { 4 * DERIVED_TOGETHER } else { 2 * DERIVED_TOGETHER }
+    }
+
     /// Contracted elements of one step.
     pub fn block(&self) -> u64 {
         u64::from(4 * self.teams)
@@ -104,14 +110,18 @@ impl DotSpec {
                 // Rows and contracted elements are known by their numbers.
                 linker.define("slot_matrix_free", |_, args| arg(args, 1).map(Some))?;
                 linker.define("slot_matrix_depth", |_, args| arg(args, 0).map(Some))?;
-                let slot = if derived.by_eights { "slot_matrix_eight" } else { "slot_matrix_four" };
+                let slot = match derived.together() {
+                    16 => "slot_matrix_sixteen",
+                    8 => "slot_matrix_eight",
+                    _ => "slot_matrix_four",
+                };
                 linker.define(slot, |code, args| {
                     let depth = match args {
                         [_, depth, behind] => code.u32_op(SpirvOp::IAdd, *depth, *behind),
                         _ => arg(args, 1)?,
                     };
                     let elements = derived.neighbours(code, &mut params, FACTORS, [arg(args, 0)?, depth])?;
-                    let fours: SmallVec<[Word; 2]> = elements
+                    let fours: SmallVec<[Word; 4]> = elements
                         .chunks(DERIVED_TOGETHER as usize)
                         .map(|four| vector_of(code, self.sum, four))
                         .collect();

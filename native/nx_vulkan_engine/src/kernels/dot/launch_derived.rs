@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 
 use nx_vulkan_device::kernel::Waits;
 
+use super::derived::{Span, Spread};
 use super::launch::{Choice, Instead, Product, Results, launch_with, product_with, way};
 use super::{DerivedSpec, DotSpec, Tiling};
 use crate::kernels::map::Port;
@@ -84,7 +85,8 @@ impl Derived {
         }
         let inputs = loads.iter().zip(&space.strides).map(|(load, strides)| port(load, strides)).collect();
         let ranks = parts.map(|sizes| sizes.len() as u8);
-        let spec = DerivedSpec { inputs, steps, result, axis: 0, ranks, by_eights: false, is_short: false };
+        let (spans, lies) = (SmallVec::new(), SmallVec::new());
+        let spec = DerivedSpec { inputs, steps, result, axis: 0, ranks, spans, lies };
         Some(Derived { loads, space, spec })
     }
 
@@ -93,15 +95,30 @@ impl Derived {
         &self.space.sizes
     }
 
-    /// How it is computed by a kernel that has so many axes before its own and may take eight neighbours at once, and the
-    /// strides of its operands there.
-    pub(super) fn behind(&self, before: usize, eights: bool) -> (DerivedSpec, SmallVec<[Strides; 3]>) {
+    /// How it is computed by a kernel that has so many axes before its own and takes up to so many neighbours at once, and
+    /// the strides of its operands there.
+    pub(super) fn behind(&self, before: usize, together: u64) -> (DerivedSpec, SmallVec<[Strides; 3]>) {
         let strides = self.space.strides.iter();
         let strides = strides.map(|s| std::iter::repeat_n(0, before).chain(s.iter().copied()).collect()).collect();
-        let last = self.space.sizes.last().copied().unwrap_or(1);
-        let by_eights = eights && last.is_multiple_of(2 * DERIVED_TOGETHER);
-        let is_short = last == if by_eights { 2 * DERIVED_TOGETHER } else { DERIVED_TOGETHER };
-        (DerivedSpec { axis: before as u8, by_eights, is_short, ..self.spec.clone() }, strides)
+        let spans = self.spans(together);
+        let operands = self.loads.iter().zip(&self.space.strides);
+        let lies = operands.map(|(load, strides)| lies(load, strides, &spans)).collect();
+        (DerivedSpec { axis: before as u8, spans, lies, ..self.spec.clone() }, strides)
+    }
+
+    /// How up to so many neighbours lie along its last axes, at least as many as all take.
+    fn spans(&self, together: u64) -> SmallVec<[Span; 2]> {
+        let [rows, _] = self.spec.ranks;
+        let contracted = self.space.sizes.get(usize::from(rows)..).unwrap_or_default();
+        let halves = std::iter::successors(Some(together), |n| Some(n / 2)).take_while(|&n| n > DERIVED_TOGETHER);
+        let found = halves.chain([DERIVED_TOGETHER]).find_map(|n| Span::of(contracted, n));
+        found.unwrap_or_default()
+    }
+
+    /// Neighbours that an invocation takes at once where it takes up to so many.
+    #[cfg(feature = "testing")]
+    pub fn together(&self, most: u64) -> u64 {
+        self.spans(most).iter().map(|span| u64::from(span.count)).product()
     }
 
     /// The places of its operands.
@@ -168,7 +185,8 @@ pub(super) fn launch(
     compile: Compile,
 ) -> Result<()> {
     let axes = p.a.axes(true).1.len() + p.b.axes(false).1.len() + results.space.sizes.len();
-    let (of_matrix, strides) = derived.behind(axes, spec.takes_eights());
+    let depth = p.a.depth.elements() / results.splits.max(1);
+    let (of_matrix, strides) = derived.behind(axes, spec.most_together(depth));
     spec.derived = Some(Box::new(of_matrix));
     let places: SmallVec<[Place<'_>; 3]> = derived.places(&strides).collect();
     launch_with(engine, p, spec, results, (&places, derived.sizes(), Waits::All), compile)
@@ -221,20 +239,43 @@ fn axis_of(r: &Ref) -> Option<usize> {
     if let Ref::Coordinate(axis) = r { Some(usize::from(*axis)) } else { None }
 }
 
-/// How an operand is loaded for neighbours along the last axis.
+/// How an operand is loaded.
 fn port(load: &Tensor, strides: &[i64]) -> Port {
-    let element = Element::Typed(load.view.dtype);
-    let (last, others) = strides.split_last().map_or((0, &[][..]), |(&last, others)| (last, others));
-    let whole = || {
-        others.iter().all(|s| s.unsigned_abs().is_multiple_of(DERIVED_TOGETHER))
-            && load.address().is_multiple_of(DERIVED_TOGETHER * u64::from(element.size_bytes()))
-            && u64::from(element.max_width()) >= DERIVED_TOGETHER
+    let is_one = strides.iter().all(|&stride| stride == 0);
+    Port { element: Element::Typed(load.view.dtype), layout: if is_one { Layout::Uniform } else { Layout::Each } }
+}
+
+/// The bytes of one load.
+const LOAD_BYTES: u64 = 16;
+const WORD_BYTES: u64 = 4;
+
+/// How an operand lies along the axes of spans. Spread one of them its elements may be near each other.
+fn lies(load: &Tensor, strides: &[i64], spans: &[Span]) -> SmallVec<[Spread; 2]> {
+    let size_bytes = load.view.dtype.size_bytes();
+    let near = |axis: usize, span: &Span| {
+        let is_group = |width: u64| {
+            let mut others = strides.iter().rev().enumerate().filter(|(other, _)| *other != axis);
+            let bytes = width * size_bytes;
+            u64::from(span.count).is_multiple_of(width)
+                && bytes.is_multiple_of(WORD_BYTES)
+                && load.address().is_multiple_of(bytes)
+                && others.all(|(_, stride)| stride.unsigned_abs().is_multiple_of(width))
+        };
+        let widths = [16, 8, 4, 2].into_iter().filter(|width| width * size_bytes <= LOAD_BYTES);
+        // Words hold whole numbers of elements of up to as many bytes.
+        (size_bytes <= WORD_BYTES).then(|| widths.into_iter().find(|&width| is_group(width))).flatten()
     };
-    let layout = match last {
-        _ if strides.iter().all(|&stride| stride == 0) => Layout::Uniform,
-        0 => Layout::Repeated,
-        1 if whole() => Layout::Inner,
-        _ => Layout::Each,
+    let mut found = false;
+    let along = |(axis, (&stride, span)): (usize, (&i64, &Span))| match stride {
+        0 => Spread::Same,
+        1 if !found => match near(axis, span) {
+            Some(width) => {
+                found = true;
+                Spread::Near(width as u8)
+            }
+            None => Spread::Apart,
+        },
+        _ => Spread::Apart,
     };
-    Port { element, layout }
+    strides.iter().rev().zip(spans).enumerate().map(along).collect()
 }

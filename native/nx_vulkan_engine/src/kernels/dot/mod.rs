@@ -27,7 +27,7 @@ use crate::{DType, Result};
 pub(crate) use choice::{accurate_splits, launch_of, shares_results};
 pub use choice::{candidates, choose, estimate, lane_tiles, matrix_candidates, plain, vector_candidates};
 pub(crate) use choice::{in_place, pays_in_place};
-pub use derived::DerivedSpec;
+pub use derived::{DerivedSpec, Span, Spread};
 pub use generate::{Access, DotSpec, EpilogueSpec, LANES, LaneTile, Load, Store, Tile, Tiling};
 pub use generate_matrix::{Bounds, MatrixTile, Planes, SplitSpec, SplitStage};
 pub use generate_vectors::VectorTile;
@@ -101,8 +101,8 @@ impl KernelSpec for DotSpec {
         ]);
         if let Tiling::Vectors(_) = self.tiling {
             let eights = self.takes_eights();
-            let at_once = self.derived.as_ref().is_some_and(|derived| derived.by_eights);
-            constants.extend([(17, eights.into()), (18, (eights && !self.ends_early).into()), (19, at_once.into())]);
+            let at_once = self.derived.as_ref().map_or(0, |derived| derived.together());
+            constants.extend([(17, eights.into()), (18, (eights && !self.ends_early).into()), (19, at_once)]);
         }
         if let Tiling::Matrix(tile) = self.tiling {
             match tile.planes {

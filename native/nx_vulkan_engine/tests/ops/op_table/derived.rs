@@ -119,13 +119,35 @@ fn matrix(tensor: &Tensor) -> Matrix {
     Matrix { tensor: tensor.clone(), batch: MergedAxes::new(&[], &[]), free: axis(0), depth: axis(1) }
 }
 
+/// The columns of a tensor in the order in which a kernel that takes eight neighbours at once takes those that one of
+/// `together` takes: each team's steps become steps of eight, and where a step is not full, zeros are in it.
+fn by_eights(tensor: &Tensor, together: u64, teams: u64) -> Tensor {
+    let (dtype, [rows, depth]) = (tensor.view().dtype, [tensor.view().shape[0], tensor.view().shape[1]]);
+    let whole = depth.next_multiple_of(together * teams);
+    let b = Builder::new();
+    let columns = b.input(dtype, &[rows, depth]);
+    let zeros =
+        b.as_type(b.broadcast(b.multiply(b.iota(DType::F32, &[1], Some(0)), 0.0), &[rows, whole - depth]), dtype);
+    let all = if whole == depth { columns } else { b.concatenate(&[columns, zeros], 1) };
+    let steps = b.reshape(all, &[rows, whole / together / teams, teams, together / 8, 8]);
+    let turned = b.reshape(b.transpose(steps, &[0, 1, 3, 2, 4]), &[rows, whole]);
+    run_program(engine(), &b.finish(&[turned]).unwrap(), std::slice::from_ref(tensor)).unwrap().remove(0)
+}
+
 #[test]
 fn derived_matrices_have_the_bits_of_those_in_memory() {
+    let mut by_sixteen = 0;
     let mut rng = rng(131);
     for (k, (name, least, weights)) in KINDS.into_iter().enumerate() {
         for vectors in [1, 2, 3, 4] {
             let first = rng.below(2) == 0;
-            let [rows, depth] = [32 + rng.below(40), least * (8 + rng.below(40))];
+            let tiles: Vec<VectorTile> =
+                VectorTile::all(vectors, first).filter(|tile| tile.fits(engine().caps())).collect();
+            let tile = tiles[(k + vectors as usize) % tiles.len()];
+            let short = least * (8 + rng.below(40));
+            // Enough for all teams to take sixteen at once, for each second kind of vectors.
+            let long = u64::from(tile.teams) * 16 + least.max(16) * rng.below(20);
+            let [rows, depth] = [32 + rng.below(40), if vectors % 2 == 1 { long } else { short }];
             // Sums of f32 by one vector are reductions.
             let types: &[DType] = if vectors == 1 { &[DType::Bf16, DType::F16] } else { &[DType::Bf16, DType::F32] };
             let dtype = types[(k + vectors as usize) % types.len()];
@@ -153,7 +175,7 @@ fn derived_matrices_have_the_bits_of_those_in_memory() {
             let stored = run_program(engine(), &b.finish(&[alone]).unwrap(), &inputs).unwrap().remove(0);
             let x = &inputs[0];
             let shape = if first { [vectors, rows] } else { [rows, vectors] };
-            let run = |of_matrix: &Tensor, choice: Choice, is_derived: bool| {
+            let run = |x: &Tensor, of_matrix: &Tensor, choice: Choice, is_derived: bool| {
                 let out = Tensor::uninitialized(engine(), &Type::new(dtype, &shape)).unwrap();
                 let [a, b] = if first { [matrix(x), matrix(of_matrix)] } else { [matrix(of_matrix), matrix(x)] };
                 let p = Product { a, b, out: &out, prologues: [None, None], epilogue: None };
@@ -164,15 +186,24 @@ fn derived_matrices_have_the_bits_of_those_in_memory() {
                 download(&out)
             };
             let nowhere = Tensor::uninitialized(engine(), &Type::new(dtype, &[rows, depth])).unwrap();
-            let tiles: Vec<VectorTile> =
-                VectorTile::all(vectors, first).filter(|tile| tile.fits(engine().caps())).collect();
-            let tile = tiles[(k + vectors as usize) % tiles.len()];
-            let choice = Choice { tiling: Tiling::Vectors(tile), splits: 1 + rng.below(3) };
-            let (want, got) = (run(&stored, choice, false), run(&nowhere, choice, true));
+            let most = if dtype == DType::F32 { 4 } else { tile.most_together(depth) };
+            let is_sixteen = derived.together(most) == 16;
+            by_sixteen += usize::from(is_sixteen);
+            let splits = if is_sixteen { 1 } else { 1 + rng.below(3) };
+            let choice = Choice { tiling: Tiling::Vectors(tile), splits };
+            let got = run(x, &nowhere, choice, true);
+            let want = match is_sixteen {
+                true => {
+                    let [x, stored] = [x, &stored].map(|tensor| by_eights(tensor, 16, tile.teams.into()));
+                    run(&x, &stored, choice, false)
+                }
+                false => run(x, &stored, choice, false),
+            };
             let wrong = mismatch(&got, &[want], Bound::Exact);
             assert!(wrong.is_none(), "{vectors} by {name}, {rows} x {depth} {dtype}, {choice:?}: {wrong:?}");
         }
     }
+    assert!(by_sixteen >= 6, "{by_sixteen}");
     finish();
 }
 
