@@ -21,7 +21,7 @@ unary =
 
     # Nx.BinaryBackend approximates erf_inv to eight digits.
     units = if op == :erf_inv, do: 2 ** 30, else: 16
-    {"unary_#{op}", inputs, fn list -> List.to_tuple(Enum.map(list, &apply(Nx, op, [&1]))) end, [units: units]}
+    {"unary_#{op}", inputs, fn list -> List.to_tuple(Enum.map(list, &call(op, [&1]))) end, [units: units]}
   end
 
 bits =

@@ -189,7 +189,7 @@ defmodule Nx.Vulkan.Conformance.Cases do
 
     # The sign of NaN depends on the type in Nx.BinaryBackend.
     type = if op == :sign, do: no_edges(type), else: exact(type)
-    {op, [{type, shape(), low, high}], &apply(Nx, op, [&1]), ulp: ulp, exact: exact}
+    {op, [{type, shape(), low, high}], &call(op, [&1]), ulp: ulp, exact: exact}
   end
 
   defp build(:binary) do

@@ -98,6 +98,14 @@ defmodule Nx.Vulkan.Conformance do
   end
 
   @doc """
+  The function of an op: that of `Nx.Vulkan` where it has one, or else Nx's.
+  """
+  def call(op, args) do
+    owner = if function_exported?(Code.ensure_loaded!(Nx.Vulkan), op, length(args)), do: Nx.Vulkan, else: Nx
+    apply(owner, op, args)
+  end
+
+  @doc """
   The results of `fun` on copies of `tensors` on `backend`, which is the default meanwhile, as a list.
   """
   def on(backend, tensors, fun) do

@@ -115,20 +115,27 @@ defmodule Nx.Vulkan.OpsTable do
     ]
   end
 
-  # What makes a block of Nx, of tensors alone if nothing else is said.
+  # What makes a block of Nx or of Nx.Vulkan, of tensors alone if nothing else is said.
   defp blocks do
-    {:ok, modules} = :application.get_key(:nx, :modules)
     called = Map.new(called())
 
-    for module <- Enum.sort(modules),
-        ["Nx", "Block" | path] <- [Module.split(module)],
-        Code.ensure_loaded?(module) and function_exported?(module, :__struct__, 0) do
-      {parents, [block]} = Enum.split(path, -1)
-      owner = Code.ensure_loaded!(Module.concat(["Nx" | parents]))
+    for {owner, block} <- block_names() do
       function = block |> Macro.underscore() |> String.to_atom()
-      operands = if function_exported?(owner, function, 1), do: 1, else: 2
+      operands = if function_exported?(Code.ensure_loaded!(owner), function, 1), do: 1, else: 2
       name = :"#{inspect(owner)}.#{function}"
       {name, Map.get(called, name, &apply(owner, function, List.duplicate(matrix(&1), operands)))}
+    end
+  end
+
+  @doc "The blocks of Nx and of Nx.Vulkan: the modules that have their functions, and their names."
+  def block_names do
+    for app <- [:nx, :nx_vulkan],
+        {:ok, modules} = :application.get_key(app, :modules),
+        module <- Enum.sort(modules),
+        {before, ["Block" | path]} <- [module |> Module.split() |> Enum.split_while(&(&1 != "Block"))],
+        Code.ensure_loaded?(module) and function_exported?(module, :__struct__, 0) do
+      {parents, [block]} = Enum.split(path, -1)
+      {Module.concat(before ++ parents), block}
     end
   end
 
@@ -191,7 +198,7 @@ defmodule Nx.Vulkan.OpsTable do
 
     What `Nx.Vulkan.VulkanoBackend` runs on the device, for each op and type of its operand. `mix nx_vulkan.ops` makes
     this table from what the engine's kernels declare, and a test compares the two. All of Nx's callbacks are there, and
-    all of its blocks; nothing is computed on the host or by another backend.
+    all of its blocks and of `Nx.Vulkan`'s; nothing is computed on the host or by another backend.
 
     | mark | what it uses of the device |
     |---|---|

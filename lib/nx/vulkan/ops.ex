@@ -6,6 +6,7 @@ defmodule Nx.Vulkan.Ops do
   # The names of ops of elements come from `Nx.Vulkan.Ops.Table`.
 
   alias Nx.Tensor, as: T
+  alias Nx.Vulkan.Block
   alias Nx.Vulkan.Ops.Table
 
   # What Nx knows as a block, such as `Nx.phase/1`, is no callback of a backend.
@@ -206,7 +207,7 @@ defmodule Nx.Vulkan.Ops do
   @blocks for {op, attributes, _, _, _} = row <-
                 Enum.map(Table.elementwise(), fn {op, operands, _kind} -> {op, [], operands, 1, true} end) ++
                   Table.structured(),
-              parent <- [Nx.Block, Nx.Block.LinAlg],
+              parent <- Block.parents(),
               block = Module.concat(parent, Macro.camelize("#{op}")),
               Code.ensure_loaded?(block),
               Enum.sort(attributes) == block |> struct() |> Map.from_struct() |> Map.keys() |> Enum.sort(),
