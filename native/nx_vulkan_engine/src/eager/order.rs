@@ -15,7 +15,7 @@ use crate::kernels::{scan, sort};
 use crate::program::Elementwise;
 use crate::program::attribute::Axes;
 use crate::program::ops::Visitor;
-use crate::program::ops::order::{Argsort, Cumulative, Scan, Sort, TopK};
+use crate::program::ops::order::*;
 use crate::{DType, Result, Tensor, Type, View};
 
 /// An operand as contiguous rows, and how to put their axis back.

@@ -6,7 +6,7 @@ use super::array::{Array, Given, Values, indices, invalid, position};
 use super::{axes, elementwise};
 use crate::Type;
 use crate::program::ops::Visitor;
-use crate::program::ops::order::{Argsort, Cumulative, Scan, Sort, TopK};
+use crate::program::ops::order::*;
 use crate::value::Value;
 
 /// The positions of the elements of every line along an axis.

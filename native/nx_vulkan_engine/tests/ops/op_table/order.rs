@@ -4,7 +4,7 @@ use nx_vulkan_engine::program::Op;
 use nx_vulkan_engine::program::attribute::Axes;
 use nx_vulkan_engine::program::ops::index::{Take, TakeAlongAxis};
 use nx_vulkan_engine::program::ops::moved::Reverse;
-use nx_vulkan_engine::program::ops::order::{Argsort, Cumulative, Scan, Sort, TopK};
+use nx_vulkan_engine::program::ops::order::*;
 use nx_vulkan_engine::reference::{self, Array};
 use nx_vulkan_engine::{DType, Tensor, Type, Value};
 

@@ -5,7 +5,7 @@ use smallvec::smallvec;
 use crate::program::ops::Visitor;
 use crate::program::ops::index::TakeAlongAxis;
 use crate::program::ops::moved::{Pad, Reverse};
-use crate::program::ops::order::{Argsort, Cumulative, Scan, Sort, TopK};
+use crate::program::ops::order::*;
 use crate::program::{Builder, Op, Operand, Reduction, Unary};
 use crate::{DType, Type};
 
