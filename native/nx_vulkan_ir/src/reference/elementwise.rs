@@ -83,6 +83,7 @@ fn meaning(op: Unary) -> Meaning {
         Unary::Expm1 => floats(f64::exp_m1, complex::expm1),
         Unary::Log => floats(f64::ln, complex::log),
         Unary::Log1p => floats(f64::ln_1p, complex::log1p),
+        Unary::Log2 => real_floats(f64::log2),
         Unary::Sigmoid => floats(real::sigmoid, complex::sigmoid),
         Unary::Cos => floats(f64::cos, complex::cos),
         Unary::Sin => floats(f64::sin, complex::sin),

@@ -60,6 +60,7 @@ rows! {
         Expm1 = "expm1", Float, 24;
         Log = "log", Float, 24;
         Log1p = "log1p", Float, 24;
+        Log2 = "log2", RealFloat, 24;
         Sigmoid = "sigmoid", Float, 24;
         Cos = "cos", Float, 24;
         Sin = "sin", Float, 24;
