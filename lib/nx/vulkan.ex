@@ -278,6 +278,58 @@ defmodule Nx.Vulkan do
   @spec log2(Nx.Tensor.t() | number) :: Nx.Tensor.t()
   deftransform(log2(tensor), do: Block.log2(tensor))
 
+  @doc """
+  Where each value would stand in a sorted row: how many of its elements come before the value.
+
+  The elements of a row are in ascending order, as `Nx.sort/2` gives them: NaN is the largest, equal to itself. Of rows
+  in another order places have no meaning. It is a function for numerical definitions as well, on any backend and with
+  any compiler: those that do not know it run its steps in ops of Nx.
+
+  ## Options
+
+    * `:side` - `:left` of the elements that equal the value, which are not counted then, or `:right` of them. Defaults
+      to `:left`
+
+  ## Shapes
+
+  `sorted` is one row, of shape `{n}`, for values of any shape; or it has a row for each row of values, along the last
+  axis, and all axes before are the same. Vectorized axes of both are such axes, too. The result has the shape and the
+  names of the values.
+
+  ## Types
+
+  Real numbers; of different types those of both become the one that holds both, as `Nx.add/2` has it. The result is s32,
+  as that of `Nx.argsort/2`, whose places it continues: a row has up to 2^31 - 1 elements.
+
+  ## Errors
+
+  `ArgumentError` for other shapes, complex numbers and other options.
+
+      iex> Nx.Vulkan.searchsorted(Nx.tensor([1, 3, 3, 7]), Nx.tensor([0, 3, 5, 9]))
+      #Nx.Tensor<
+        s32[4]
+        [0, 1, 3, 4]
+      >
+
+      iex> Nx.Vulkan.searchsorted(Nx.tensor([1, 3, 3, 7]), 3, side: :right)
+      #Nx.Tensor<
+        s32
+        3
+      >
+
+      iex> Nx.Vulkan.searchsorted(Nx.tensor([[1.0, 2.0, 3.0], [10.0, 20.0, 30.0]]), Nx.tensor([[2.5], [2.5]]))
+      #Nx.Tensor<
+        s32[2][1]
+        [
+          [2],
+          [0]
+        ]
+      >
+  """
+  @doc type: :aggregation
+  @spec searchsorted(Nx.Tensor.t(), Nx.Tensor.t() | number, side: :left | :right) :: Nx.Tensor.t()
+  deftransform(searchsorted(sorted, values, opts \\ []), do: Block.searchsorted(sorted, values, opts))
+
   @doc false
   @impl true
   defdelegate __jit__(key, vars, fun, args_list, opts), to: Compiler

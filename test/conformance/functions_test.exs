@@ -3,6 +3,20 @@ defmodule Nx.Vulkan.Conformance.FunctionsTest do
   use ExUnit.Case, async: true
   use ExUnitProperties
 
+  defmodule Looped do
+    import Nx.Defn
+
+    defn places(row, values) do
+      {_, places, _, _} =
+        while {i = 0, places = Nx.Vulkan.searchsorted(row, values), row, values}, i < 3 do
+          more = if Nx.any(places > 4), do: Nx.Vulkan.searchsorted(row, values + i, side: :right), else: places + 1
+          {i + 1, places + more, row, values}
+        end
+
+      places
+    end
+  end
+
   import Nx.Vulkan.Conformance
   alias Nx.Vulkan.VulkanoBackend
 
@@ -128,6 +142,173 @@ defmodule Nx.Vulkan.Conformance.FunctionsTest do
       ways([tensor], &(&1 |> Nx.transpose() |> Nx.reverse(axes: [0]) |> Nx.Vulkan.log2()))
       ways([tensor], &Nx.multiply(Nx.add(Nx.Vulkan.log2(&1), 1), Nx.Vulkan.log2(16)), absolute: 1.0e-6)
       assert Nx.vectorize(tensor, :x) |> Nx.Vulkan.log2() |> Map.fetch!(:vectorized_axes) == [x: 4]
+    end
+  end
+
+  describe "searchsorted" do
+    # How many elements come before a value, as Nx.to_flat_list/1 has them.
+    defp before(row, value, side) do
+      Enum.count(row, fn x -> less?(x, value) or (side == :right and not less?(value, x)) end)
+    end
+
+    defp less?(_x, :neg_infinity), do: false
+    defp less?(:nan, _value), do: false
+    defp less?(x, :nan), do: x != :nan
+    defp less?(:neg_infinity, _value), do: true
+    defp less?(:infinity, _value), do: false
+    defp less?(_x, :infinity), do: true
+    defp less?(x, value), do: x < value
+
+    defp assert_places(row, values, side) do
+      got = ways([row, values], &Nx.Vulkan.searchsorted(&1, &2, side: side))
+      assert {got.device.type, got.device.shape} == {{:s, 32}, values.shape}
+      elements = Nx.to_flat_list(row)
+      assert Nx.to_flat_list(got.device) == Enum.map(Nx.to_flat_list(values), &before(elements, &1, side))
+    end
+
+    defp sorted(tensor),
+      do: on(VulkanoBackend, [tensor], &Nx.sort(&1, axis: -1)) |> hd() |> Nx.backend_copy(Nx.BinaryBackend)
+
+    test "of all real types, random bits and what repeats" do
+      for type <- reals(), side <- [:left, :right] do
+        # Nx.BinaryBackend reads denormals of f8 as other numbers.
+        bits = if elem(type, 1) == 8 and type not in [s: 8, u: 8], do: &random(&1, type), else: &random_bits(&1, type)
+        assert_places(sorted(bits.({50})), bits.({40}), side)
+        assert_places(sorted(random({50}, type, -4, 4)), random({3, 9}, type, -5, 5), side)
+      end
+    end
+
+    property "counts the elements that come before" do
+      number = one_of([integer(-5..5), integer()])
+
+      check all(
+              row <- list_of(number, min_length: 1, max_length: 40),
+              values <- list_of(number, min_length: 1, max_length: 9),
+              side <- member_of([:left, :right]),
+              max_runs: 30
+            ) do
+        row = Enum.sort(row)
+        [got] = on(VulkanoBackend, [Nx.tensor(row), Nx.tensor(values)], &Nx.Vulkan.searchsorted(&1, &2, side: side))
+        assert Nx.to_flat_list(got) == Enum.map(values, &before(row, &1, side))
+      end
+    end
+
+    test "of infinities, NaN and zeros of both signs" do
+      special = [:neg_infinity, -1.0, -0.0, 0.0, 1.0, :infinity, :nan, :nan]
+
+      for type <- [:f32, :f64, :f16, :bf16, :f8], side <- [:left, :right] do
+        [row, values] = for list <- [special, Enum.reverse(special)], do: Nx.tensor(list, type: type)
+        assert_places(row, values, side)
+      end
+    end
+
+    test "of integers of less than a byte" do
+      for {class, bits} = type <- sub_byte() do
+        values =
+          if class == :s,
+            do: Enum.to_list(-(2 ** (bits - 1))..(2 ** (bits - 1) - 1)),
+            else: Enum.to_list(0..(2 ** bits - 1))
+
+        [tensor] = on(VulkanoBackend, [Nx.tensor(values, type: type)], & &1)
+        got = Nx.Vulkan.searchsorted(tensor, tensor, side: :right)
+        assert Nx.to_flat_list(got) == Enum.to_list(1..length(values))
+      end
+    end
+
+    test "of different types, as the type that holds both" do
+      for {a, b} <- [{{:s, 32}, {:f, 32}}, {{:u, 8}, {:s, 16}}, {{:f, 16}, {:f, 64}}, {{:u, 64}, {:u, 8}}] do
+        assert_places(sorted(random({30}, a, 0, 9)), random({20}, b, 0, 9), :right)
+      end
+
+      [a, b, c] =
+        on(
+          VulkanoBackend,
+          [Nx.tensor([1, 2, 3], type: :u8)],
+          &{
+            Nx.Vulkan.searchsorted(&1, 2.5),
+            Nx.Vulkan.searchsorted(&1, -1),
+            Nx.Vulkan.searchsorted(Nx.as_type(&1, :bf16), 2.0)
+          }
+        )
+
+      assert Enum.map([a, b, c], &Nx.to_number/1) == [2, 0, 1]
+    end
+
+    test "in a row of each of some rows, in vectorized axes and in views" do
+      [rows, values] = [sorted(random({2, 3, 17}, {:f, 32})), random({2, 3, 8}, {:f, 32})]
+      search = &Nx.Vulkan.searchsorted/2
+      by = fn tensor, names -> Enum.reduce(names, tensor, &Nx.vectorize(&2, &1)) end
+
+      got = ways([rows, values], search)
+
+      for {{row, values}, places} <- Enum.zip(Enum.zip(lists(rows), lists(values)), lists(got.device)) do
+        assert places == Enum.map(values, &before(row, &1, :left))
+      end
+
+      for names <- [[:x], [:x, :y]] do
+        vectorized =
+          ways([rows, values], fn a, b ->
+            search.(by.(a, names), by.(b, names)) |> Nx.devectorize(keep_names: false)
+          end)
+
+        assert Nx.to_binary(vectorized.device) == Nx.to_binary(got.device)
+      end
+
+      # A row of each place along the axis for the same values, and the same row for values of each place.
+      ways([rows[0], values[[0, 0]]], fn a, b -> search.(by.(a, [:x]), b) |> Nx.devectorize() end)
+      ways([rows[[0, 0]], values[0]], fn a, b -> search.(a, by.(b, [:x])) |> Nx.devectorize() end)
+
+      ways([rows[0], values[0]], fn a, b ->
+        search.(by.(a, [:x]), Nx.reshape(by.(b, [:x]), {2, 4})) |> Nx.devectorize()
+      end)
+
+      ways([rows, values], &search.(Nx.reverse(Nx.negate(&1), axes: [2]), Nx.transpose(Nx.transpose(&2))))
+      ways([values, rows], &search.(Nx.iota({5}, type: :f32), Nx.add(Nx.transpose(&1), Nx.sum(&2))))
+      assert search.(rows[[0, 0]], Nx.rename(values[0], [:a, :b])).names == [:a, :b]
+    end
+
+    defp lists(tensor), do: tensor |> Nx.reshape({:auto, Nx.axis_size(tensor, -1)}) |> Nx.to_list()
+
+    test "of many values in a long row" do
+      [got] =
+        on(VulkanoBackend, [Nx.tensor(0)], fn zero ->
+          row = Nx.multiply(Nx.iota({70_000}), 2)
+          values = Nx.add(Nx.iota({300_000}), zero)
+          places = Nx.Vulkan.searchsorted(row, values)
+          Nx.all(Nx.equal(places, Nx.min(Nx.quotient(Nx.add(values, 1), 2), 70_000)))
+        end)
+
+      assert Nx.to_number(got) == 1
+    end
+
+    test "in loops, branches and gradients" do
+      [row, values] = [sorted(random({33}, {:f, 32})), random({7}, {:f, 32})]
+      places = ways([row, values], &Nx.Vulkan.searchsorted/2)
+      ways([row, values], &Looped.places/2)
+
+      # Places have no gradient of their own.
+      weighed = fn row, values ->
+        total = fn {row, values} -> Nx.sum(Nx.multiply(values, Nx.Vulkan.searchsorted(row, values))) end
+        {row, values} |> Nx.Defn.grad(total) |> elem(1)
+      end
+
+      got = ways([row, values], weighed)
+      assert Nx.to_flat_list(got.device) == Enum.map(Nx.to_flat_list(places.device), &(&1 * 1.0))
+    end
+
+    test "says what was expected" do
+      row = Nx.tensor([1, 2, 3])
+
+      for {sorted, values, opts, message} <- [
+            {row, row, [side: :both], "expected :side to be :left or :right, got: :both"},
+            {row, row, [sides: :left], "unknown keys [:sides]"},
+            {Nx.tensor(1), row, [], "expected the first tensor to be a sorted row"},
+            {Nx.iota({2, 3}), Nx.iota({3, 3}), [], "got: shape {2, 3} for values of shape {3, 3}"},
+            {Nx.iota({2, 3}), Nx.iota({3}), [], "got: shape {2, 3} for values of shape {3}"},
+            {row, Nx.tensor([Complex.new(1, 2)]), [], "expected real numbers to search among, got: c64"}
+          ] do
+        assert_raise ArgumentError, ~r/#{Regex.escape(message)}/, fn -> Nx.Vulkan.searchsorted(sorted, values, opts) end
+      end
     end
   end
 end

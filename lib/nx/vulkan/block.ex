@@ -13,6 +13,11 @@ defmodule Nx.Vulkan.Block do
     defstruct []
   end
 
+  defmodule Searchsorted do
+    @moduledoc false
+    defstruct side: :left
+  end
+
   @doc "The modules whose structs are blocks."
   @spec parents() :: [module]
   def parents, do: [Nx.Block, Nx.Block.LinAlg, __MODULE__]
@@ -49,4 +54,95 @@ defmodule Nx.Vulkan.Block do
 
   defp without_gradient(%T{data: %Expr{}} = expr), do: Kernel.stop_grad(expr)
   defp without_gradient(tensor), do: tensor
+
+  @doc "`Nx.Vulkan.searchsorted/3`."
+  @spec searchsorted(Nx.Tensor.t(), Nx.Tensor.t() | number, keyword) :: T.t()
+  def searchsorted(sorted, values, opts) do
+    side = Keyword.validate!(opts, side: :left)[:side]
+
+    side in [:left, :right] or
+      raise ArgumentError, "expected :side to be :left or :right, got: #{inspect(side)}"
+
+    [sorted, values] = of_one_type(sorted, values)
+    row? = Nx.rank(sorted) == 1
+    rows? = Nx.rank(sorted) > 1 and drop_last(sorted.shape) == drop_last(values.shape)
+
+    row? or rows? or
+      raise ArgumentError, """
+      expected the first tensor to be a sorted row, of shape {n}, or to have a sorted row for each row of values, with \
+      the same axes before its last one, got: shape #{inspect(sorted.shape)} for values of shape \
+      #{inspect(values.shape)}. Give both the same axes with Nx.reshape/2 or Nx.broadcast/2, or name the axes that they \
+      share with Nx.vectorize/2\
+      """
+
+    block = %Searchsorted{side: side}
+
+    if row? and sorted.vectorized_axes == [],
+      do: places(block, sorted, values),
+      else: places_in_rows(block, sorted, values)
+  end
+
+  # A number beside a tensor has its type, as in Nx.
+  defp of_one_type(sorted, values) do
+    type =
+      if is_number(values),
+        do: Nx.Type.merge_number(Nx.type(sorted), values),
+        else: Nx.Type.merge(Nx.type(sorted), Nx.type(values))
+
+    if Nx.Type.complex?(type) do
+      raise ArgumentError, "expected real numbers to search among, got: #{Nx.Type.to_string(type)}, which has no order"
+    end
+
+    Enum.map([sorted, values], &Nx.as_type(&1, type))
+  end
+
+  # Values of vectorized axes have the row of their place there.
+  defp places_in_rows(block, sorted, values) do
+    [sorted, values] = Nx.broadcast_vectors([sorted, values], align_ranks: false)
+    lead = values.vectorized_axes |> Keyword.values() |> List.to_tuple()
+    flat = if Nx.rank(sorted) == 1, do: Nx.reshape(values, {:auto}), else: values
+    rows = Nx.devectorize(sorted, keep_names: false)
+    places = places(block, rows, Nx.devectorize(flat, keep_names: false))
+
+    places
+    |> Nx.reshape(List.to_tuple(Tuple.to_list(lead) ++ Tuple.to_list(values.shape)))
+    |> Nx.vectorize(values.vectorized_axes)
+    |> Nx.rename(values.names)
+  end
+
+  defp places(block, sorted, values) do
+    axes = values.vectorized_axes
+    values = Nx.devectorize(values)
+    out = Nx.template(values.shape, :s32, names: values.names)
+    block |> Nx.block([sorted, values], out, &searchsorted_steps/3) |> Nx.vectorize(axes)
+  end
+
+  # A place grows by halves of what is left, as long as the element before it comes before the value.
+  defp searchsorted_steps(%Searchsorted{side: side}, sorted, values) do
+    n = Nx.axis_size(sorted, -1)
+    row? = Nx.rank(sorted) == 1
+    last = max(Nx.rank(values) - 1, 0)
+    element = if row?, do: &Nx.take(sorted, &1), else: &Nx.take_along_axis(sorted, &1, axis: last)
+
+    for power <- n |> Integer.digits(2) |> length() |> Range.new(1, -1), reduce: Nx.broadcast(0, values) do
+      place ->
+        next = Nx.add(place, 2 ** (power - 1))
+        before? = comes_before(element.(Nx.subtract(Nx.min(next, n), 1)), values, side)
+        Nx.select(Nx.logical_and(before?, Nx.less_equal(next, n)), next, place)
+    end
+    |> Nx.as_type(:s32)
+    |> Nx.rename(values.names)
+  end
+
+  # NaN is the largest.
+  defp comes_before(element, value, :left) do
+    Nx.logical_or(Nx.less(element, value), Nx.logical_and(Nx.is_nan(value), Nx.logical_not(Nx.is_nan(element))))
+  end
+
+  defp comes_before(element, value, :right) do
+    Nx.logical_or(Nx.less_equal(element, value), Nx.is_nan(value))
+  end
+
+  defp drop_last({}), do: {}
+  defp drop_last(shape), do: Tuple.delete_at(shape, tuple_size(shape) - 1)
 end

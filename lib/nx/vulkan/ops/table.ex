@@ -102,6 +102,7 @@ defmodule Nx.Vulkan.Ops.Table do
     {:sort, [:axis, :descending], 1, 1, false},
     {:argsort, [:axis, :descending], 1, 1, false},
     {:top_k, [:k], 1, 2, false},
+    {:searchsorted, [:side], 2, 1, false},
     {:dot, [:contract_a, :batch_a, :contract_b, :batch_b], 2, 1, true},
     {:conv,
      [

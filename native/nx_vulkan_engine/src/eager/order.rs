@@ -190,6 +190,44 @@ fn top_k(call: &Call<'_>, op: &TopK) -> Result<Results> {
     Ok(smallvec![call.result(first(values))?, first(places)])
 }
 
+impl Visitor<Searchsorted, Result<Results>> for &Call<'_> {
+    fn visit(self, op: &Searchsorted) -> Result<Results> {
+        let Call { engine, compile, out, .. } = *self;
+        let (sorted, values) = (self.operand(0)?, self.operand(1)?);
+        let elements = sorted.view.shape.last().copied().unwrap_or(1);
+        if elements > engine.reach().far() {
+            return Ok(smallvec![search_in_halves(self, sorted, elements)?]);
+        }
+        let sorted = copies::contiguous(engine, sorted, compile)?;
+        let values = copies::contiguous(engine, values, compile)?;
+        let places = Tensor::uninitialized(engine, &Type::new(DType::U32, &values.view.shape))?;
+        let what = sort::search::Search {
+            sorted: &sorted,
+            values: &values,
+            places: &places,
+            rows: sorted.view.elements() / elements.max(1),
+            elements,
+            right: op.side == Side::Right,
+        };
+        sort::search::search(engine, &what, compile)?;
+        Ok(smallvec![self.result(places_as(self, places, out.dtype)?)?])
+    }
+}
+
+/// Rows that no launch reaches: what comes before a value in their halves adds up.
+fn search_in_halves(call: &Call<'_>, sorted: &Tensor, elements: u64) -> Result<Tensor> {
+    let Call { engine, op, out, compile, .. } = *call;
+    let axis = sorted.view.shape.len() - 1;
+    let within = |start: u64, length: u64| -> Result<Tensor> {
+        let mut view = View::clone(&sorted.view);
+        view.shape[axis] = length;
+        view.offset = view.offset.wrapping_add_signed(start as i64 * view.strides[axis]);
+        super::run(engine, op, &[sorted.with_view(view), call.operand(1)?.clone()], out, compile)
+    };
+    let places = [within(0, elements / 2)?, within(elements / 2, elements - elements / 2)?];
+    super::run(engine, &crate::program::Op::Binary(crate::program::Binary::Add), &places, out, compile)
+}
+
 /// Places of 32 bits as elements of the type that the op gives.
 fn places_as(call: &Call<'_>, places: Tensor, dtype: DType) -> Result<Tensor> {
     if matches!(dtype, DType::S32 | DType::U32) {

@@ -114,3 +114,22 @@ impl Visitor<TopK, Values> for Given<'_> {
         Ok([false, true].into_iter().zip(self.outs).map(first).collect())
     }
 }
+
+impl Visitor<Searchsorted, Values> for Given<'_> {
+    /// Counts the elements that come before.
+    fn visit(self, op: &Searchsorted) -> Values {
+        let (sorted, values) = (&self.operands[0], &self.operands[1].values);
+        let elements = *sorted.ty.shape.last().ok_or_else(|| invalid(&op.clone().into(), "needs an axis"))? as usize;
+        let per_row = values.len() * elements / sorted.values.len();
+        let comes_before = |element: Value, value: Value| match compare(element, value) {
+            Ordering::Less => true,
+            Ordering::Equal => op.side == Side::Right,
+            Ordering::Greater => false,
+        };
+        let places = values.iter().enumerate().map(|(i, &value)| {
+            let row = &sorted.values[i / per_row * elements..][..elements];
+            Value::Int(row.iter().filter(|&&element| comes_before(element, value)).count() as i128)
+        });
+        Ok(vec![Array::new(&self.outs[0], places)])
+    }
+}

@@ -2,6 +2,7 @@
 
 mod generate;
 mod launch;
+pub mod search;
 
 use nx_vulkan_spirv::generated::Generated;
 use nx_vulkan_spirv::library::Library;

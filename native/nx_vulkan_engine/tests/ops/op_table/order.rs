@@ -6,7 +6,7 @@ use nx_vulkan_engine::program::ops::index::{Take, TakeAlongAxis};
 use nx_vulkan_engine::program::ops::moved::Reverse;
 use nx_vulkan_engine::program::ops::order::*;
 use nx_vulkan_engine::reference::{self, Array};
-use nx_vulkan_engine::{DType, Tensor, Type, Value};
+use nx_vulkan_engine::{Compile, DType, Engine, Options, Reach, Tensor, Type, Value, eager};
 
 use super::values::{Range, operand};
 use super::{all_results, download, engine, finish, rng, run, upload, verify, verify_on};
@@ -310,4 +310,67 @@ fn largest_elements_and_their_places() {
         }
     }
     finish();
+}
+
+/// A row of each of some shape in order, and values of another, with what its sides give for them.
+fn searches(dtype: DType, rows: &[u64], shape: &[u64], rng: &mut Rng, verify: impl Fn(&Op, &[Array; 2], &Type)) {
+    let ty = Type::new(dtype, rows);
+    let sort = Op::from(Sort { axis: rows.len() - 1, descending: false });
+    for make in [|ty: &Type, rng: &mut Rng| operand(ty, Range::All, 2, rng), repeating] {
+        let sorted = reference::evaluate(&sort, &[make(&ty, rng)], &ty);
+        let operands = [sorted.unwrap(), make(&Type::new(dtype, shape), rng)];
+        for &side in Side::ALL {
+            verify(&Op::from(Searchsorted { side }), &operands, &Type::new(DType::S32, shape));
+        }
+    }
+}
+
+#[test]
+fn values_are_searched_in_sorted_rows() {
+    let mut rng = rng(91);
+    for dtype in reals() {
+        for (rows, shape) in
+            [(&[41u64][..], &[3u64, 30][..]), (&[2, 3, 40], &[2, 3, 90]), (&[1], &[]), (&[2, 1], &[2, 1])]
+        {
+            searches(dtype, rows, shape, &mut rng, |op, operands, out| verify(op, operands, out, Bound::Exact));
+        }
+    }
+    let (sorted, values) = (Type::new(DType::F32, &[4]), view(DType::F32, &mut rng));
+    let sorted = Array::new(&sorted, [-0.5, 0.0, 0.5, f64::NAN].map(Value::Float));
+    for out in [DType::S32, DType::S64, DType::U8].map(|dtype| Type::new(dtype, &values.1.ty.shape)) {
+        let (tensors, op) = ([upload(&sorted), values.0.clone()], Op::from(Searchsorted { side: Side::Left }));
+        verify_on(&op, &tensors, &[sorted.clone(), values.1.clone()], &out, Bound::Exact);
+    }
+    for (sorted, values, out) in [
+        (Type::new(DType::F32, &[]), Type::new(DType::F32, &[3]), Type::new(DType::S32, &[3])),
+        (Type::new(DType::F32, &[2, 4]), Type::new(DType::F32, &[3, 4]), Type::new(DType::S32, &[3, 4])),
+        (Type::new(DType::F32, &[4]), Type::new(DType::F64, &[3]), Type::new(DType::S32, &[3])),
+        (Type::new(DType::C64, &[4]), Type::new(DType::C64, &[3]), Type::new(DType::S32, &[3])),
+        (Type::new(DType::F32, &[4]), Type::new(DType::F32, &[3]), Type::new(DType::F32, &[3])),
+    ] {
+        let operands = [&sorted, &values].map(|ty| upload(&operand(ty, Range::Ordinary, 2, &mut rng)));
+        assert!(run(&Op::from(Searchsorted { side: Side::Left }), &operands, &out).is_err(), "{sorted} {values}");
+    }
+    finish();
+}
+
+/// Rows that take kernels that reach far, several launches, or parts of their values.
+#[test]
+fn values_are_searched_where_launches_reach_little() {
+    let mut rng = rng(92);
+    let little = Options { reach: Reach::of_bytes(2 << 10), ..crate::common::options() };
+    let far = Engine::open_with(&little).unwrap();
+    for dtype in [DType::F32, DType::S64, DType::U8] {
+        for (rows, shape) in
+            [(&[900u64][..], &[5u64, 700][..]), (&[40, 300], &[40, 7]), (&[3, 7], &[3, 1700]), (&[2, 3000], &[2, 5])]
+        {
+            searches(dtype, rows, shape, &mut rng, |op, operands, out| {
+                let load = |a: &Array| Tensor::from_nx_bytes(&far, &a.ty, &a.to_nx_bytes()).unwrap();
+                let got = eager::run(&far, op, &operands.each_ref().map(load), out, Compile::Allowed).unwrap();
+                let got = Array::from_nx_bytes(out, &got.to_nx_bytes(&far, None).unwrap()).unwrap();
+                assert_eq!(got, reference::evaluate(op, operands, out).unwrap(), "{op:?} {rows:?} {shape:?}");
+            });
+        }
+    }
+    crate::common::assert_valid(&far);
 }

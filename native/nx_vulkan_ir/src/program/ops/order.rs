@@ -10,7 +10,7 @@ use crate::{DType, Result, Type};
 
 family! {
     /// Ops along one axis whose results depend on the order of its elements.
-    Order { Scan, Sort, Argsort, TopK }
+    Order { Scan, Sort, Argsort, TopK, Searchsorted }
 }
 
 /// Instructions for each pair of elements that a sort compares where one workgroup runs it as other ops.
@@ -142,6 +142,60 @@ impl OpKind for TopK {
         *last = self.k;
         same_shape(&shape, values)?;
         same_shape(&shape, places)
+    }
+}
+
+named_enum! {
+    /// Where a value stands among elements that are equal to it.
+    Side { Left = "left", Right = "right" }
+}
+
+/// sorted, values; how many elements of its row come before each value: of the one that `sorted` is, or along the last
+/// axis of the one that it has for each row of values. NaN is the largest
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Searchsorted {
+    /// Left or right of the equal ones.
+    pub side: Side,
+}
+
+impl Searchsorted {
+    fn names<Of: From<Searchsorted> + 'static>() -> Names<Of> {
+        vec![named("searchsorted", Searchsorted::read, || {
+            (Searchsorted { side: Side::Left }.into(), [f32(&[2, 3]), f32(&[2, 4])], [s32(&[2, 4])])
+        })]
+    }
+
+    fn read<Of: From<Searchsorted>>(_: &str, a: &Attrs<'_>) -> Result<Of> {
+        let side =
+            a.find("side").and_then(|side| if let Attr::Name(name) = side { Side::from_name(name) } else { None });
+        Ok(Searchsorted { side: side.ok_or_else(|| a.fail("side", "left or right"))? }.into())
+    }
+}
+
+impl OpKind for Searchsorted {
+    fn facts(&self) -> Facts {
+        Facts::alone("searchsorted", Class::Order, 2)
+    }
+
+    fn attrs(&self) -> Vec<(String, Attr)> {
+        vec![("side".to_string(), Attr::Name(self.side.name().to_string()))]
+    }
+
+    fn check(&self, operands: &[&Type], outs: &[Type]) -> Check {
+        let (sorted, values, out) = (operands[0], operands[1], one(outs)?);
+        ordered(sorted)?;
+        if sorted.dtype != values.dtype {
+            return Err(format!("{} among {}", values.dtype, sorted.dtype));
+        }
+        if !out.dtype.is_integer() {
+            return Err(format!("places are integers, not {}", out.dtype));
+        }
+        match (&sorted.shape[..], &values.shape[..]) {
+            ([_], _) => {}
+            ([rows @ .., _], [of_values @ .., _]) if rows == of_values => {}
+            (rows, of_values) => return Err(format!("{rows:?} has no row for each of {of_values:?}")),
+        }
+        same_shape(&values.shape, out)
     }
 }
 

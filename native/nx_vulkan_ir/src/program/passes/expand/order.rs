@@ -148,3 +148,9 @@ impl Visitor<TopK, Option<Operand>> for Expansion<'_> {
         None
     }
 }
+
+impl Visitor<Searchsorted, Option<Operand>> for Expansion<'_> {
+    fn visit(self, _: &Searchsorted) -> Option<Operand> {
+        None
+    }
+}
