@@ -71,8 +71,8 @@ defmodule Nx.Vulkan.Block do
       raise ArgumentError, """
       expected the first tensor to be a sorted row, of shape {n}, or to have a sorted row for each row of values, with \
       the same axes before its last one, got: shape #{inspect(sorted.shape)} for values of shape \
-      #{inspect(values.shape)}. Give both the same axes with Nx.reshape/2 or Nx.broadcast/2, or name the axes that they \
-      share with Nx.vectorize/2\
+      #{inspect(values.shape)}. Give both the same axes with Nx.reshape/2 or Nx.broadcast/2, or the axes that they \
+      share to Nx.vectorize/2\
       """
 
     block = %Searchsorted{side: side}

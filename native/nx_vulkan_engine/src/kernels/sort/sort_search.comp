@@ -2,8 +2,8 @@
 //! matrix = { KEY_WORDS = ["1", "2"] }
 #version 460
 #extension GL_GOOGLE_include_directive : require
-// How many elements of a sorted row come before each value: one invocation halves the row for it. Parameters after those
-// of the key: values, values that share a row, elements per row, whether equal elements come before a value.
+// How many elements of a sorted row come before each value: one invocation halves the row for it. Parameters after
+// those of the key: values, values that share a row, elements per row, whether equal elements come before a value.
 #include "params.glsl"
 #include "sort_key.glsl"
 layout(local_size_x = 256) in;
