@@ -55,7 +55,10 @@ defmodule Nx.Vulkan.CacheTest do
   end
 
   test "only what this library wrote goes", %{tmp_dir: folder} do
-    foreign = ["notes.bin", "pipelines/notes.bin", "pipelines/10de-aa.bin", "tuning/package.json", "spv/readme"]
+    foreign =
+      ["notes.bin", "pipelines/notes.bin", "pipelines/10de-aa.bin", "tuning/package.json"] ++
+        ["spv/readme", "spv/my_kernel.comp", "spv/my_kernel.spv", "#{@shader}.12-3.comp", "#{@shader}.12-3"]
+
     write(folder, [{@pipelines, 10, 3}, {@tuning, 10, 3}, {@shader, 10, 3}] ++ Enum.map(foreign, &{&1, 1, 3}))
     File.ln_s!(Path.join(folder, "notes.bin"), Path.join(folder, String.replace(@pipelines, "10de", "8086")))
     assert {0, "deleted 3 files, 9 bytes"} = run(["--clear"])

@@ -2,7 +2,7 @@ defmodule Nx.Vulkan.DoctorFactsTest do
   use ExUnit.Case, async: true
 
   alias Nx.Vulkan.Doctor
-  alias Nx.Vulkan.Doctor.{Faults, Problems, Text}
+  alias Nx.Vulkan.Doctor.{Faults, Host, Problems, Text}
 
   # What Doctor.Host finds.
   @host %{
@@ -221,7 +221,8 @@ defmodule Nx.Vulkan.DoctorFactsTest do
         name: "VK_DRIVER_FILES",
         value: "/home/anna/drivers/my icd.json:/srv/anna/other_icd.json:/mnt/our plans/of may/x.json"
       },
-      %{name: "NX_VULKAN_CACHE_DIR", value: "/data/projects/secret/cache"}
+      %{name: "NX_VULKAN_CACHE_DIR", value: "/data/projects/secret/cache"},
+      %{name: "LD_PRELOAD", value: "/home/anna/clients/acme/x.so:/opt/release7/lib/y.so"}
     ]
 
     cache = %{@host.cache | folder: "/data/one two/three four/cache"}
@@ -229,11 +230,20 @@ defmodule Nx.Vulkan.DoctorFactsTest do
     who = %{home: "/home/anna", user: "anna", host: "workstation7"}
     report = Text.redact(report <> " on workstation7 by anna in C:\\Users\\anna\\app", who)
 
-    words = ~w(anna /home plans may/ two three four projects secret workstation7)
+    words = ~w(anna /home clients acme release7 plans may/ two three four projects secret workstation7)
     for word <- [@device.uuid | words], do: refute(report =~ word, word)
 
     assert report =~ "NVIDIA H200" and report =~ "/usr/lib/libvulkan.so.1" and report =~ "0000:41:00.0"
     assert report =~ "## `mix nx_vulkan.doctor`"
+  end
+
+  test "variables that hold secrets are told without their values" do
+    values = %{"NX_VULKAN_API_KEY" => "nvapi-12", "NVIDIA_API_KEY" => "nvapi-34", "VK_LOADER_DEBUG" => "all"}
+    System.put_env(values)
+    on_exit(fn -> values |> Map.keys() |> Enum.each(&System.delete_env/1) end)
+    told = Map.new(Host.facts().environment, &{&1.name, &1.value})
+    assert %{"NX_VULKAN_API_KEY" => "set", "VK_LOADER_DEBUG" => "all"} = told
+    refute is_map_key(told, "NVIDIA_API_KEY")
   end
 
   test "faults are those of the page, by driver and version" do

@@ -87,7 +87,11 @@ defmodule Nx.Vulkan.Cache do
   The folder of pipelines or measured numbers, or that of compiled shaders; nil where no home folder is known.
   """
   @spec folder(:pipelines | :tuning | :spv) :: Path.t() | nil
-  def folder(:spv), do: Nx.Vulkan.Codegen.folder()
+  def folder(:spv) do
+    if variable("NX_VULKAN_CACHE_DIR") || variable("XDG_CACHE_HOME") || System.user_home(),
+      do: Nx.Vulkan.Codegen.folder()
+  end
+
   def folder(kind) when kind in [:pipelines, :tuning], do: (root = root()) && Path.join(root, "#{kind}")
 
   @doc """
@@ -129,7 +133,7 @@ defmodule Nx.Vulkan.Cache do
     [
       pipelines: ~r/\A[0-9a-f]{4,}-[0-9a-f]{32}-[0-9a-f]{8}\.bin\z/,
       tuning: ~r/\A[0-9a-f]{4,}-[0-9a-f]{32}-[0-9a-f]{8}\.json\z/,
-      spv: ~r/\.(spv|comp)\z/
+      spv: ~r/\A(.+-)?[0-9a-f]{64}\.(spv|comp)\z/
     ]
   end
 

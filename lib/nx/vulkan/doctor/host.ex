@@ -12,7 +12,8 @@ defmodule Nx.Vulkan.Doctor.Host do
     "ANV_",
     "LVP_",
     "AMD_",
-    "NVIDIA_",
+    "NVIDIA_VISIBLE_DEVICES",
+    "NVIDIA_DRIVER_CAPABILITIES",
     "DRI_PRIME",
     "NODEVICE_SELECT",
     "LD_PRELOAD"
@@ -79,9 +80,11 @@ defmodule Nx.Vulkan.Doctor.Host do
 
   defp environment do
     for {name, value} <- Enum.sort(System.get_env()), String.starts_with?(name, @own ++ @others) do
-      %{name: name, value: String.replace_invalid(value)}
+      %{name: name, value: if(secret?(name), do: "set", else: String.replace_invalid(value))}
     end
   end
+
+  defp secret?(name), do: name =~ ~r/KEY|TOKEN|SECRET|PASS|CRED|AUTH/i
 
   @doc """
   The manifests of drivers that the loader reads, by its rules. On Windows it asks the registry, and there are none here.

@@ -7,6 +7,9 @@ defmodule Nx.Vulkan.Doctor.Probe do
 
   @stages ["library", "loader", "devices", "application", "open", "elementwise", "product", "sort", "memory"]
 
+  # Flags that everybody's VM takes, such as a node's name, which is taken already.
+  @no_flags for name <- [~c"ERL_FLAGS", ~c"ERL_AFLAGS", ~c"ERL_ZFLAGS"], do: {name, false}
+
   @doc """
   Runs the stages in another VM, with the drivers of these manifests alone if there are any, and gives what it found:
   `:ended` is `"well"`, `"crashed"` or `"hung"`, at the `:stage`, and `:said` has the last lines that it printed.
@@ -18,8 +21,10 @@ defmodule Nx.Vulkan.Doctor.Probe do
     * `:stages` - those that run; all unless set
   """
   def run(opts) do
-    folder = Path.join(System.tmp_dir!(), "nx_vulkan_doctor_#{System.pid()}_#{System.unique_integer([:positive])}")
-    File.mkdir_p!(folder)
+    # What the child runs is read from there, so nobody else may have made it.
+    folder = Path.join(System.tmp_dir!(), "nx_vulkan_doctor_#{Base.encode16(:crypto.strong_rand_bytes(16))}")
+    File.mkdir!(folder)
+    File.chmod!(folder, 0o700)
     task = Path.join(folder, "task")
     found = Path.join(folder, "found")
 
@@ -72,7 +77,7 @@ defmodule Nx.Vulkan.Doctor.Probe do
         :stderr_to_stdout,
         :hide,
         args: arguments,
-        env: [{~c"ERL_CRASH_DUMP_BYTES", ~c"0"} | drivers]
+        env: [{~c"ERL_CRASH_DUMP_BYTES", ~c"0"} | @no_flags] ++ drivers
       ])
 
     # It ends itself first, where it still can.

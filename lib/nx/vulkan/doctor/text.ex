@@ -181,7 +181,9 @@ defmodule Nx.Vulkan.Doctor.Text do
   @system [
     "/usr/",
     "/etc/",
-    "/opt/",
+    "/opt/homebrew/",
+    "/opt/amdgpu/",
+    "/opt/rocm/",
     "/lib/",
     "/lib64/",
     "/proc/",
@@ -194,8 +196,9 @@ defmodule Nx.Vulkan.Doctor.Text do
 
   @doc false
   def redact(text, who \\ who()) do
+    # A home folder goes with what is below it.
     text
-    |> replace(who.home, "~")
+    |> replace(who.home, "/~")
     |> String.replace(
       ~r{(?<![\w.~…])/[^\s"'`:,;()|=]+},
       &if(String.starts_with?(&1, @system), do: &1, else: "…/" <> Path.basename(&1))

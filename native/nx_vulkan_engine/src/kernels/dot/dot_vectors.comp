@@ -11,11 +11,12 @@
 #extension GL_EXT_control_flow_attributes : require
 // Batched product of a matrix and up to COUNT vectors, of f32 sums. A workgroup computes what 4 LANES rows of the
 // matrix give. TEAMS teams of LANES invocations share out the contracted elements: an invocation takes four of them of
-// four rows at a time, or twice or four times four where elements are narrow, straight from memory, and the teams' sums are added up
-// in pairs. Which elements a team takes depends on nothing but TEAMS and the type, so that no bits depend on how
-// operands lie. Parameters: rows m, columns n, contracted k, batches, elements of k per split (a multiple of STEP),
-// splits. Either the rows or the columns are the matrix's, the other ones are the vectors. With PAIR, two matrices that
-// lie alike are multiplied, each as it is alone, and the results of both are stored together.
+// four rows at a time, or twice four where elements are narrow, straight from memory, and the teams' sums are added up in
+// pairs. Which elements a team takes depends on nothing but TEAMS and the type, so that no bits depend on how operands
+// lie; of a matrix that is computed it may take four times four, as many as AT_ONCE says. Parameters: rows m, columns n,
+// contracted k, batches, elements of k per split (a multiple of STEP), splits. Either the rows or the columns are the
+// matrix's, the other ones are the vectors. With PAIR, two matrices that lie alike are multiplied, each as it is alone,
+// and the results of both are stored together.
 #include "params.glsl"
 
 #define ROWS (4u * LANES)

@@ -133,8 +133,9 @@ impl Derived {
 }
 
 /// Few vectors by a matrix that is computed; the operand at `place` has its type and the strides that it would have in
-/// memory, and is not read. Results have the bits that they have where it lies in memory, as f32 where it is not
-/// rounded. Answers whether one kernel does it.
+/// memory, and is not read. Elements have the bits that they have where it lies in memory, as f32 where it is not
+/// rounded; they are added up in an order of their own where many are computed at once. Answers whether one kernel does
+/// it.
 ///
 /// # Errors
 /// As of [`product`].
