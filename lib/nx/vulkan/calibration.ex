@@ -35,7 +35,7 @@ defmodule Nx.Vulkan.Calibration do
       kept in /home/me/.cache/nx_vulkan/tuning/10005-6d65736132352e302e372d322b646500-00000001.json
   """
 
-  alias Nx.Vulkan.{Error, Library, NativeV}
+  alias Nx.Vulkan.{Cache, Error, Library, NativeV}
 
   @doc false
   def usage, do: @usage
@@ -122,9 +122,7 @@ defmodule Nx.Vulkan.Calibration do
   """
   @spec files(map) :: [Path.t()]
   def files(device) do
-    with %{cache_dir: cache} when is_binary(cache) <- NativeV.device_loader(),
-         folder = Path.join(cache, "tuning"),
-         {:ok, names} <- File.ls(folder) do
+    with folder when is_binary(folder) <- Cache.folder(:tuning), {:ok, names} <- File.ls(folder) do
       # By the name too, as drivers of Mesa have another UUID in each version.
       names
       |> Enum.filter(&(Path.extname(&1) == ".json"))
@@ -137,12 +135,17 @@ defmodule Nx.Vulkan.Calibration do
   end
 
   defp of?(path, device) do
-    with {:ok, text} <- File.read(path), {:ok, %{} = file} <- JSON.decode(text) do
-      file["uuid"] == device.uuid or file["device"] == device.name
-    else
+    case read(path) do
+      {:ok, file} -> file["uuid"] == device.uuid or file["device"] == device.name
       # A damaged file counts for nobody but the device after which it is named.
-      _damaged -> String.contains?(Path.basename(path), device.uuid)
+      :error -> String.contains?(Path.basename(path), device.uuid)
     end
+  end
+
+  @doc false
+  # What a file says of what was measured, where it is not damaged.
+  def read(path) do
+    with {:ok, text} <- File.read(path), {:ok, %{} = file} <- JSON.decode(text), do: {:ok, file}, else: (_ -> :error)
   end
 
   defp modified(path) do

@@ -38,13 +38,19 @@ vec2 nx_log_pair_f32(const in vec2 u) {
     return nx_log_scaled_f32(vec2(nx_mantissa_f32(u.x), rest), e);
 }
 
+// Logarithms of what is no positive finite number: -Inf of 0, NaN of a negative number.
+float nx_log_of_edge_f32(const in float x) {
+    uint bits = floatBitsToUint(x);
+    if ((bits & 0x7fffffffu) == 0u) {
+        return nx_signed_infinity_f32(0x80000000u);
+    }
+    return bits == 0x7f800000u ? x : nx_nan_f32();
+}
+
 float nx_log_exactly_f32(const in float x) {
     uint bits = floatBitsToUint(x);
     if (bits - 1u >= 0x7f7fffffu) {
-        if ((bits & 0x7fffffffu) == 0u) {
-            return nx_signed_infinity_f32(0x80000000u);
-        }
-        return bits == 0x7f800000u ? x : nx_nan_f32();
+        return nx_log_of_edge_f32(x);
     }
     return nx_log_scaled_f32(vec2(nx_mantissa_f32(x), 0.0f), nx_exponent_f32(x)).x;
 }
@@ -138,10 +144,7 @@ float nx_log1p_f32(const in float x) {
 float nx_log2_f32(const in float x) {
     uint bits = floatBitsToUint(x);
     if (bits - 1u >= 0x7f7fffffu) {
-        if ((bits & 0x7fffffffu) == 0u) {
-            return nx_signed_infinity_f32(0x80000000u);
-        }
-        return bits == 0x7f800000u ? x : nx_nan_f32();
+        return nx_log_of_edge_f32(x);
     }
     float m = nx_mantissa_f32(x);
     bool upper = m > 1.41421354f;

@@ -201,11 +201,7 @@ defmodule Nx.Vulkan.Doctor.Host do
 
   # The name of the device that a file is of.
   defp measured(path) do
-    with {:ok, text} <- File.read(path), {:ok, %{"device" => name}} <- JSON.decode(text) do
-      name
-    else
-      _damaged -> nil
-    end
+    with {:ok, file} <- Nx.Vulkan.Calibration.read(path), do: file["device"], else: (:error -> nil)
   end
 
   # A folder that is not there is made when it is needed, in the nearest one that is.

@@ -86,6 +86,8 @@ pub struct Caps {
     pub subgroup_extended_types: bool,
     pub subgroup_size_control: bool,
     pub compute_full_subgroups: bool,
+    /// Whether compute pipelines may ask for a size of their subgroups between the least and the most.
+    pub required_subgroup_size: bool,
     /// `VK_EXT_conditional_rendering`: words in memory decide whether launches run.
     pub conditional_rendering: bool,
     /// `VK_KHR_cooperative_matrix` with products of 16 x 16 x 16 f16 numbers and f32 sums in subgroups of 32 (those
@@ -145,6 +147,18 @@ pub struct Caps {
 }
 
 impl Caps {
+    /// Invocations of each subgroup of a kernel that counts on whole subgroups: one with ballots or shuffles by distance; none
+    /// where no size is known.
+    pub fn whole_subgroups(&self) -> Option<u32> {
+        let is_within = (self.min_subgroup_size..=self.max_subgroup_size).contains(&MATRIX_SUBGROUP_SIZE);
+        match () {
+            () if !self.compute_full_subgroups => None,
+            () if self.min_subgroup_size == self.max_subgroup_size => Some(self.min_subgroup_size),
+            () if self.required_subgroup_size && is_within => Some(MATRIX_SUBGROUP_SIZE),
+            () => None,
+        }
+    }
+
     /// Whether device memory is the host's own, so that copying through staging buffers gains nothing.
     pub fn is_unified(&self) -> bool {
         matches!(self.kind, DeviceKind::Cpu | DeviceKind::Integrated)
@@ -195,6 +209,7 @@ impl Caps {
             subgroup_extended_types: enabled.shader_subgroup_extended_types,
             subgroup_size_control: enabled.subgroup_size_control,
             compute_full_subgroups: enabled.compute_full_subgroups,
+            required_subgroup_size: requires_subgroup_size(p, enabled.subgroup_size_control),
             conditional_rendering: enabled.conditional_rendering,
             cooperative_matrix: matrix.float16,
             bfloat16_matrix: matrix.bfloat16,
@@ -252,7 +267,8 @@ impl Caps {
     }
 }
 
-/// Invocations of a subgroup of a kernel for matrix units.
+/// Invocations of a subgroup of a kernel for matrix units, and of others that count on whole subgroups where the device
+/// has them of several sizes.
 pub(crate) const MATRIX_SUBGROUP_SIZE: u32 = 32;
 
 /// Which kernels for matrix units the device gets.
@@ -289,10 +305,13 @@ fn matrix_units(device: &PhysicalDevice, enabled: &Features) -> MatrixUnits {
 fn has_matrix_subgroups(p: &DeviceProperties, controls_size: bool) -> bool {
     let [least, most] = [p.min_subgroup_size, p.max_subgroup_size].map(|size| size.or(p.subgroup_size));
     let is_fixed = least == most;
-    let can_ask =
-        controls_size && p.required_subgroup_size_stages.is_some_and(|stages| stages.intersects(ShaderStages::COMPUTE));
+    let can_ask = requires_subgroup_size(p, controls_size);
     let is_within = least <= Some(MATRIX_SUBGROUP_SIZE) && most >= Some(MATRIX_SUBGROUP_SIZE);
     least.is_some() && is_within && (is_fixed || can_ask)
+}
+
+fn requires_subgroup_size(p: &DeviceProperties, controls_size: bool) -> bool {
+    controls_size && p.required_subgroup_size_stages.is_some_and(|stages| stages.intersects(ShaderStages::COMPUTE))
 }
 
 /// Whether these are products of 16 x 16 x 16 numbers of a type with f32 sums.

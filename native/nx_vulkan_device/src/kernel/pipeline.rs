@@ -24,7 +24,7 @@ use vulkano::device::Device;
 use super::once::Once;
 use super::statistics::{Statistics, statistics};
 use super::{Interface, PipelineKey, capabilities, disk_cache};
-use crate::device::{Caps, MATRIX_SUBGROUP_SIZE, OpenDevice};
+use crate::device::{Caps, DeviceKind, MATRIX_SUBGROUP_SIZE, OpenDevice};
 
 /// The disk cache is written after this many new pipelines, and when the engine is dropped.
 const STORE_EVERY_PIPELINES: u32 = 16;
@@ -449,7 +449,8 @@ fn create_module(device: &Device, spirv: &[u32]) -> Result<vk::ShaderModule> {
     checked("vkCreateShaderModule", result, module)
 }
 
-/// What a kernel counts on. Those for matrix units count on whole subgroups of `MATRIX_SUBGROUP_SIZE`.
+/// What a kernel counts on: those for matrix units, and on GPUs those with ballots or shuffles by distance, on whole
+/// subgroups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Subgroups {
     Any,
@@ -461,7 +462,15 @@ enum Subgroups {
 
 impl Subgroups {
     fn of(spirv: &[u32], caps: &Caps) -> Subgroups {
-        match capabilities(spirv).any(|capability| capability == Capability::CooperativeMatrixKHR) {
+        // On CPU devices a ballot is how kernels whose workgroups are a subgroup give a lane's value to all.
+        let counts = |capability| match capability {
+            Capability::CooperativeMatrixKHR => true,
+            Capability::GroupNonUniformBallot | Capability::GroupNonUniformShuffleRelative => {
+                caps.kind != DeviceKind::Cpu && caps.whole_subgroups().is_some()
+            }
+            _ => false,
+        };
+        match capabilities(spirv).any(counts) {
             true if caps.min_subgroup_size == caps.max_subgroup_size => Subgroups::Whole,
             true => Subgroups::Sized(MATRIX_SUBGROUP_SIZE),
             false => Subgroups::Any,

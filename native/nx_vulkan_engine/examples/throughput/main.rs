@@ -203,15 +203,23 @@ impl Bench {
         let s32 = |shape: &[u64]| Type::new(DType::S32, shape);
         let sum = |axis| Op::from(Scan { scan: Cumulative::Sum, axis, reverse: false });
         let add = || Op::from(IndexedAdd { axes: Axes::from_slice(&[0]) });
+        let s64 = Type::new(DType::S64, &[n / 4]);
+        let long = self.scattered(DType::S64, &[n / 4], 1 << 31)?;
+        let long = self.op_of(&Op::Binary(Binary::Multiply), &[long.clone(), long], DType::S64, &[n / 4])?;
+        let sparse = self.scattered(DType::S32, &[n / 4, 1], n)?;
+        let quarter = self.filled(&[n / 4])?;
+        let sorted_rows = |name: &'static str, elements: u64| -> Outcome<_> {
+            let rows = self.op(&Op::Reshape, std::slice::from_ref(&a), &[n / elements, elements])?;
+            let sort = Op::from(Sort { axis: 1, descending: false });
+            Ok((name, sort, vec![rows], vec![f32(&[n / elements, elements])]))
+        };
         for (name, op, operands, outs) in [
             ("sort", Op::from(Sort { axis: 0, descending: false }), vec![a.clone()], vec![f32(&row)]),
             ("argsort", Op::from(Argsort { axis: 0, descending: false }), vec![a.clone()], vec![s32(&row)]),
-            (
-                "sort_rows_1024",
-                Op::from(Sort { axis: 1, descending: false }),
-                vec![self.op(&Op::Reshape, std::slice::from_ref(&a), &[n / 1024, 1024])?],
-                vec![f32(&[n / 1024, 1024])],
-            ),
+            sorted_rows("sort_rows_256", 256)?,
+            sorted_rows("sort_rows_1024", 1024)?,
+            sorted_rows("sort_rows_4096", 4096)?,
+            ("sort_s64", Op::from(Sort { axis: 0, descending: false }), vec![long], vec![s64]),
             ("top_k_10", Op::from(TopK { k: 10 }), vec![a.clone()], vec![f32(&[10]), s32(&[10])]),
             ("cumulative_sum", sum(0), vec![a.clone()], vec![f32(&row)]),
             ("cumulative_sum_axis_0", sum(0), vec![m.clone()], vec![f32(&matrix)]),
@@ -219,6 +227,7 @@ impl Bench {
             ("take_rows_128", Op::from(Take { axis: 0 }), vec![table.clone(), picks], vec![f32(&[n / 64, 128])]),
             ("indexed_add_rows_128", add(), vec![table, vectors, updates], vec![f32(&[n / 128, 128])]),
             ("indexed_add", add(), vec![flat, places, a.clone()], vec![f32(&[n / 16])]),
+            ("indexed_add_sparse", add(), vec![a.clone(), sparse, quarter], vec![f32(&row)]),
         ] {
             let ms = self.time(|| eager::run_all(&self.engine, &op, &operands, &outs, Compile::Allowed).map(|_| ()))?;
             self.report(&format!("{name}_f32_{n}"), ms, n as f64 * 1e-9, "Gelement/s");

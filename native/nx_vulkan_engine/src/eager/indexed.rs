@@ -41,6 +41,16 @@ struct Indexed<'a> {
     far: bool,
 }
 
+/// Updates in the order of their targets.
+struct Ordered {
+    targets: Tensor,
+    /// Their places among the updates.
+    order: Tensor,
+    /// Those that the places are of, or, if they are `carried`, the updates in their new order.
+    updates: Tensor,
+    carried: bool,
+}
+
 /// indexed_add (`add`) and indexed_put: updates apply in their order, so that the last put wins.
 pub fn indexed(call: &Call<'_>, axes: &Axes, add: bool) -> Result<Tensor> {
     let indexed = prepared(call, axes, add)?;
@@ -89,15 +99,15 @@ fn prepared<'a>(call: &'a Call<'_>, axes: &Axes, add: bool) -> Result<Indexed<'a
 
 impl Indexed<'_> {
     fn apply(&self, applied: Applied, way: Way) -> Result<()> {
-        let [targets, order] = &match way {
+        let ordered = &match way {
             Way::Owned => return self.owned(),
             Way::Compared => self.compared()?,
-            Way::Sorted => self.sorted()?,
+            Way::Sorted => self.sorted(applied)?,
         };
         match applied {
-            Applied::Last => self.put_last(targets, order),
-            Applied::Steps => self.add_steps(targets, order),
-            Applied::Sums => self.add_runs(targets, order),
+            Applied::Last => self.put_last(ordered),
+            Applied::Steps => self.add_steps(ordered),
+            Applied::Sums => self.add_runs(ordered),
         }
     }
 
@@ -145,17 +155,25 @@ impl Indexed<'_> {
         launch(engine, &kernel, &arguments, 3, (self.inner * owners).div_ceil(u64::from(LOCAL_SIZE)))
     }
 
-    /// Targets in their order, and the updates that have them.
-    fn compared(&self) -> Result<[Tensor; 2]> {
+    fn compared(&self) -> Result<Ordered> {
         let (index, components) = (self.indices.view.dtype, self.components.len() as u8);
         let results = [self.words()?, self.words()?];
         self.launch_targets(&TargetOrderSpec { index, components }, &results)?;
-        Ok(results)
+        let [targets, order] = results;
+        Ok(Ordered { targets, order, updates: self.updates.clone(), carried: false })
     }
 
-    fn sorted(&self) -> Result<[Tensor; 2]> {
+    /// Whether each update is one word of memory, so that a sort moves it as easily as its place. What reads them in
+    /// their old order reads one word here and one there.
+    fn are_words(&self) -> bool {
+        let view = &self.updates.view;
+        self.inner == 1 && view.dtype.size_bytes() == 4 && view.strides.first() == Some(&1)
+    }
+
+    fn sorted(&self, applied: Applied) -> Result<Ordered> {
         let (index, components) = (self.indices.view.dtype, self.components.len() as u8);
         let [targets, by_target, order] = [self.words()?, self.words()?, self.words()?];
+        let carried = applied != Applied::Steps && self.are_words();
         self.launch_targets(&TargetSpec { index, components }, std::slice::from_ref(&targets))?;
         // Targets out of bounds have all bits set and come last, so no other target may have all bits of the bytes set.
         let rows = self.result.view.elements() / self.unit();
@@ -164,7 +182,7 @@ impl Indexed<'_> {
         let what = Sort {
             key: SortKey { dtype: DType::U32, descending: false },
             input: &targets,
-            places: None,
+            places: carried.then_some(&self.updates),
             rows: 1,
             elements: self.count,
             kept: self.count,
@@ -173,7 +191,13 @@ impl Indexed<'_> {
             ranks: Some(&order),
         };
         sort(self.call.engine, &what, self.call.compile)?;
-        Ok([by_target, order])
+        let updates = if carried {
+            let shape = &self.updates.view.shape;
+            order.with_view(View::contiguous(self.updates.view.dtype, shape))
+        } else {
+            self.updates.clone()
+        };
+        Ok(Ordered { targets: by_target, order, updates, carried })
     }
 
     /// Elements between neighbouring targets: sorted targets are counted by them, so that they have fewer bytes.
@@ -201,26 +225,28 @@ impl Indexed<'_> {
         launch(engine, &kernel, &arguments, 2, self.count.div_ceil(u64::from(kernel.elements_per_group)))
     }
 
-    fn put_last(&self, targets: &Tensor, order: &Tensor) -> Result<()> {
+    fn put_last(&self, ordered: &Ordered) -> Result<()> {
         let spec = SegmentPutSpec {
             element: self.element(&self.result),
             update: self.element(&self.updates),
+            carried: ordered.carried,
             rest_rank: self.rest_sizes.len() as u8,
         };
-        self.each_update(&spec, targets, order)
+        self.each_update(&spec, ordered)
     }
 
-    fn add_steps(&self, targets: &Tensor, order: &Tensor) -> Result<()> {
+    fn add_steps(&self, ordered: &Ordered) -> Result<()> {
         let spec = SegmentStepsSpec {
             out: self.call.out.dtype,
             update: self.updates.view.dtype,
             rest_rank: self.rest_sizes.len() as u8,
         };
-        self.each_update(&spec, targets, order)
+        self.each_update(&spec, ordered)
     }
 
     /// An invocation for each element of the sorted updates.
-    fn each_update(&self, spec: &dyn KernelSpec, targets: &Tensor, order: &Tensor) -> Result<()> {
+    fn each_update(&self, spec: &dyn KernelSpec, ordered: &Ordered) -> Result<()> {
+        let Ordered { targets, order, updates, .. } = ordered;
         let engine = self.call.engine;
         let kernel = engine.kernel_reaching(spec, self.far, self.call.compile)?;
         self.start()?;
@@ -228,7 +254,7 @@ impl Indexed<'_> {
         let places = [
             place(targets, &[]),
             place(order, &[]),
-            place(&self.updates, &self.updates.view.strides),
+            place(updates, &updates.view.strides),
             place(&self.result, &out_strides),
         ];
         let extra = [self.count as u32, self.unit() as u32];
@@ -236,12 +262,14 @@ impl Indexed<'_> {
         launch(engine, &kernel, &arguments, 3, (self.count * self.inner).div_ceil(u64::from(LOCAL_SIZE)))
     }
 
-    fn add_runs(&self, targets: &Tensor, order: &Tensor) -> Result<()> {
+    fn add_runs(&self, ordered: &Ordered) -> Result<()> {
+        let Ordered { targets, order, updates, carried } = ordered;
         let engine = self.call.engine;
         let spec = |sums: bool, last: bool| SegmentAddSpec {
             out: self.call.out.dtype,
             update: self.updates.view.dtype,
             sums,
+            carried: !sums && *carried,
             last,
             rest_rank: self.rest_sizes.len() as u8,
         };
@@ -254,7 +282,8 @@ impl Indexed<'_> {
         self.start()?;
         let (out_strides, sizes) = (self.out_strides(), self.sizes());
         let mut targets = targets.clone();
-        let mut updates = (self.updates.buffer.clone(), self.updates.address());
+        let strides = &updates.view.strides;
+        let mut updates = (updates.buffer.clone(), updates.address());
         let mut count = self.count;
         for level in 0.. {
             let chunks = count.div_ceil(SegmentAddSpec::CHUNK);
@@ -264,7 +293,7 @@ impl Indexed<'_> {
             let places = [
                 place(&targets, &[]),
                 place(order, &[]),
-                Place { buffer: &updates.0, address: updates.1, strides: &self.updates.view.strides, element_bytes: 0 },
+                Place { buffer: &updates.0, address: updates.1, strides, element_bytes: 0 },
                 place(&self.result, &out_strides),
                 Place { buffer: &sums, address: sums.address(), strides: &[], element_bytes: 0 },
                 place(&marks, &[]),
@@ -317,7 +346,8 @@ mod tests {
     fn all_ways_have_the_same_bits() {
         let engine = Engine::open(None).unwrap();
         for (k, dtype) in DType::ALL.into_iter().enumerate() {
-            for (count, rows, inner) in [(1u64, 5u64, 3u64), (70, 4, 1), (700, 90, 5), (2300, 1 << 9, 2), (4400, 7, 2)]
+            for (count, rows, inner) in
+                [(1u64, 5u64, 3u64), (70, 4, 1), (700, 90, 5), (2300, 1 << 9, 2), (4400, 7, 2), (4401, 97, 1)]
             {
                 // Several for each target, of which some are outside.
                 let targets = [|i: u64| i * i, |i| i * 13, |_| 2][k % 3];

@@ -284,6 +284,11 @@ pub(super) fn has_lanes(caps: &Caps) -> bool {
     caps.kind == DeviceKind::Cpu && caps.subgroup_size >= LANES && caps.subgroup_ops.basic
 }
 
+/// Invocations of the whole subgroups of a GPU that has as many as kernels for them are made for: multiples of 32.
+pub(super) fn wide_subgroups(caps: &Caps) -> Option<u32> {
+    caps.whole_subgroups().filter(|size| caps.kind != DeviceKind::Cpu && matches!(size, 32 | 64))
+}
+
 /// The most workgroups of a launch of one dimension.
 fn max_groups(caps: &Caps) -> u64 {
     caps.max_workgroup_count[0].into()

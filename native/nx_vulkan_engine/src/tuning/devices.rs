@@ -41,6 +41,7 @@ fn any() -> Caps {
         subgroup_extended_types: true,
         subgroup_size_control: true,
         compute_full_subgroups: true,
+        required_subgroup_size: true,
         conditional_rendering: true,
         cooperative_matrix: false,
         bfloat16_matrix: false,

@@ -24,7 +24,7 @@ use nx_vulkan_engine::kernels::map::{Form, Port, Spec};
 use nx_vulkan_engine::kernels::reduce::{Direction, Producer, ReduceEpilogue, ReduceSpec, Stage};
 use nx_vulkan_engine::kernels::rows::{Along, RowPort, RowsSpec};
 use nx_vulkan_engine::kernels::scan::{ScanSpec, ScanStage};
-use nx_vulkan_engine::kernels::sort::{Payload, SortSpec};
+use nx_vulkan_engine::kernels::sort::{Payload, SortSpec, Team};
 use nx_vulkan_engine::kernels::transpose::{self, TransposeSpec};
 use nx_vulkan_engine::kernels::window_scatter::{WindowScatterSpec, WindowStage};
 use nx_vulkan_ir::program::attention_gradient::By;
@@ -752,21 +752,29 @@ fn others() {
     kernels.add("targets", |l, m| targets.generate(l, m));
     let order = TargetOrderSpec { index: DType::S32, components: 1 };
     kernels.add("target_order", |l, m| order.generate(l, m));
-    let put = SegmentPutSpec { element: word, update: word, rest_rank: 1 };
+    let put = SegmentPutSpec { element: word, update: word, carried: false, rest_rank: 1 };
     kernels.add("segment_put", |l, m| put.generate(l, m));
-    let sums = SegmentAddSpec { out: DType::F32, update: DType::F32, sums: false, last: true, rest_rank: 1 };
+    let sums =
+        SegmentAddSpec { out: DType::F32, update: DType::F32, sums: false, carried: true, last: true, rest_rank: 1 };
     kernels.add("segment_add", |l, m| sums.generate(l, m));
     let steps = SegmentStepsSpec { out: DType::F32, update: DType::F32, rest_rank: 1 };
     kernels.add("segment_steps", |l, m| steps.generate(l, m));
     for (name, stage) in [("whole", ScanStage::Whole), ("totals", ScanStage::Totals), ("apply", ScanStage::Apply)] {
-        let spec = ScanSpec { reduction: Reduction::Sum, dtype: DType::F32, stage };
+        let spec = ScanSpec { reduction: Reduction::Sum, dtype: DType::F32, stage, shuffled: false, fours: false };
         kernels.add(&format!("scan_{name}"), |l, m| spec.generate(l, m));
     }
+    let spec =
+        ScanSpec { reduction: Reduction::Sum, dtype: DType::F32, stage: ScanStage::Apply, shuffled: true, fours: true };
+    kernels.add("scan_shuffled", |l, m| spec.generate(l, m));
     let payload = Payload { places: false, values: true, ranks: true };
     let spec = SortSpec::Rows { bytes: 4, payload };
     kernels.add("sort_rows", |l, m| spec.generate(l, m));
     let spec = SortSpec::Count { bytes: 4 };
     kernels.add("sort_count", |l, m| spec.generate(l, m));
+    let spec = SortSpec::ScatterRanked { bytes: 8, payload, team: Team::largest(32, 1024) };
+    kernels.add("sort_scatter_ranked", |l, m| spec.generate(l, m));
+    let spec = SortSpec::RowsRanked { bytes: 4, payload, team: Team::largest(32, 1024) };
+    kernels.add("sort_rows_ranked", |l, m| spec.generate(l, m));
     let extremes = WindowScatterSpec { stage: WindowStage::Choose { max: true, input: DType::F32 }, rank: 1 };
     kernels.add("window_choose", |l, m| extremes.generate(l, m));
     let gathered = WindowStage::Gather { source: DType::F32, initial: DType::F32, out: DType::F32 };

@@ -167,6 +167,19 @@ void main() {
             } \
     }
 
+// Computes so many fours of four rows at once, and multiplies them.
+#define COMPUTE(fours_of, slot, fours) \
+    fours_of all[4]; \
+    [[unroll]] for (uint i = 0u; i < 4u; ++i) { \
+        all[i] = fours_of(0.0); \
+        if (WITHIN(k)) all[i] = slot(at[i], slot_matrix_depth(k, 0u)); \
+    } \
+    [[unroll]] for (uint four = 0u; four < fours; ++four) { \
+        vec4 fetched[4]; \
+        [[unroll]] for (uint i = 0u; i < 4u; ++i) fetched[i] = all[i][four]; \
+        ADD(sums, fetched, k + 4u * four) \
+    }
+
     // Two fours at once, or one of both matrices, so that enough of them is on its way.
     const uint together = AT_ONCE > 8u ? AT_ONCE : EIGHTS != 0u ? 8u : 4u;
 #ifdef PAIR
@@ -185,29 +198,11 @@ void main() {
 #else
     for (uint k = begin + team * together; k < end; k += max(together, 8u) * TEAMS) {
         if (AT_ONCE == 16u) {
-            mat4 all[4];
-            [[unroll]] for (uint i = 0u; i < 4u; ++i) {
-                all[i] = mat4(0.0);
-                if (WITHIN(k)) all[i] = slot_matrix_sixteen(at[i], slot_matrix_depth(k, 0u));
-            }
-            [[unroll]] for (uint part = 0u; part < 4u; ++part) {
-                vec4 fetched[4];
-                [[unroll]] for (uint i = 0u; i < 4u; ++i) fetched[i] = all[i][part];
-                ADD(sums, fetched, k + 4u * part)
-            }
+            COMPUTE(mat4, slot_matrix_sixteen, 4u)
             continue;
         }
         if (AT_ONCE == 8u) {
-            mat2x4 both[4];
-            [[unroll]] for (uint i = 0u; i < 4u; ++i) {
-                both[i] = mat2x4(0.0);
-                if (WITHIN(k)) both[i] = slot_matrix_eight(at[i], slot_matrix_depth(k, 0u));
-            }
-            [[unroll]] for (uint part = 0u; part < 2u; ++part) {
-                vec4 fetched[4];
-                [[unroll]] for (uint i = 0u; i < 4u; ++i) fetched[i] = both[i][part];
-                ADD(sums, fetched, k + 4u * part)
-            }
+            COMPUTE(mat2x4, slot_matrix_eight, 2u)
             continue;
         }
         uint second = EIGHTS != 0u ? k : k + STEP;

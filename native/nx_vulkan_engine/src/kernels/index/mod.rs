@@ -135,7 +135,7 @@ impl KernelSpec for SegmentAddSpec {
     }
 
     fn constants(&self, _: FloatModes) -> Constants {
-        SmallVec::from_slice(&[(0, u32::from(self.last))])
+        SmallVec::from_slice(&[(0, u32::from(self.last)), (1, u32::from(self.carried))])
     }
 
     fn flops(&self, arguments: &Arguments<'_>, _: u64) -> Option<u64> {

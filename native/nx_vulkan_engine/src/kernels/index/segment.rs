@@ -9,7 +9,7 @@ use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::link::{Code, Linker};
 use nx_vulkan_spirv::modes::FloatModes;
 use nx_vulkan_spirv::params::{Param, ParamLayout};
-use nx_vulkan_spirv::reducer::ReducerCode;
+use nx_vulkan_spirv::reducer::{ReducerCode, value_of};
 use nx_vulkan_spirv::scalar::{self, Value};
 use rspirv::spirv::{Op as SpirvOp, Word};
 
@@ -30,6 +30,8 @@ const MARKS: u8 = 5;
 pub struct SegmentPutSpec {
     pub element: Element,
     pub update: Element,
+    /// Updates lie in the order of their targets.
+    pub carried: bool,
     pub rest_rank: u8,
 }
 
@@ -40,6 +42,8 @@ pub struct SegmentAddSpec {
     pub update: DType,
     /// Updates are the sums of the level before.
     pub sums: bool,
+    /// Updates are single elements of one word, in the order of their targets.
+    pub carried: bool,
     pub last: bool,
     pub rest_rank: u8,
 }
@@ -81,7 +85,7 @@ impl SegmentPutSpec {
         linker.define("slot_target", |code, args| load_word(code, &mut params, TARGETS, arg(args, 0)?).map(Some))?;
         linker.define("slot_apply", |code, args| {
             let (inner, target, at) = (arg(args, 0)?, arg(args, 1)?, arg(args, 2)?);
-            let update = load_word(code, &mut params, ORDER, at)?;
+            let update = if self.carried { at } else { load_word(code, &mut params, ORDER, at)? };
             let coordinates = access::coordinates(code, &mut params, inner, 1, self.rest_rank)?;
             let source = in_update(code, &mut params, UPDATES, &coordinates, update)?;
             let target = in_result(code, &mut params, Param::Extra(1), &coordinates, target)?;
@@ -133,13 +137,26 @@ impl SegmentAddSpec {
                 let address = params.address(UPDATES);
                 return access::load(code, address, accumulator, at).map(Some);
             }
-            let update = load_word(code, &mut params, ORDER, at)?;
+            let update = if self.carried { at } else { load_word(code, &mut params, ORDER, at)? };
             let coordinates = access::coordinates(code, &mut params, inner, 1, self.rest_rank)?;
             let source = in_update(code, &mut params, UPDATES, &coordinates, update)?;
             let address = params.address(UPDATES);
             let value = access::load(code, address, Element::Typed(self.update), source)?;
             sum.lift(code, value, update).map(Some)
         })?;
+        if self.carried {
+            for (slot, operand) in [("slot_target_four", TARGETS), ("slot_load_four", UPDATES)] {
+                linker.define(slot, |code, args| {
+                    let address = params.address(operand);
+                    access::load(code, address, Element::Raw(16), arg(args, 0)?).map(Some)
+                })?;
+            }
+            linker.define("slot_lift", |code, args| {
+                let value = value_of(code, self.update.ctype(), arg(args, 0)?);
+                let place = code.linker.const_u32(0);
+                sum.lift(code, value, place).map(Some)
+            })?;
+        }
         linker.define("slot_apply", |code, args| {
             let (inner, target, total) = (arg(args, 0)?, arg(args, 1)?, arg(args, 2)?);
             let coordinates = access::coordinates(code, &mut params, inner, 1, self.rest_rank)?;

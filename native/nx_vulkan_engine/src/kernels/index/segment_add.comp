@@ -11,12 +11,18 @@
 #include "accumulator.glsl"
 layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint LAST = 0u;
+// Updates are words that lie in the order of their targets: four are loaded at once.
+layout(constant_id = 1) const uint CARRIED = 0u;
 #define CHUNK 32u
-#define BATCH 4u
+#define BATCH 8u
 #define OUTSIDE 0xffffffffu
 
 // The row that a sorted update goes to, or OUTSIDE: then it counts for nothing.
 uint slot_target(const in uint at) { return at; }
+// Four neighbours: their targets, and their words, of each of which comes an update.
+uvec4 slot_target_four(const in uint four) { return uvec4(four); }
+uvec4 slot_load_four(const in uint four) { return uvec4(~four); }
+ACC slot_lift(const in uint word) { return ACC(word); }
 void slot_apply(const in uint inner, const in uint target, const in ACC sum) {}
 // The target of an update of the next level.
 void slot_mark(const in uint at, const in uint target) {}
@@ -35,11 +41,23 @@ void main() {
         // On their way at once; those beyond the end count for nothing.
         uint targets[BATCH];
         ACC values[BATCH];
-        [[unroll]] for (uint k = 0u; k < BATCH; ++k) {
-            uint at = min(first + k, end - 1u);
-            uint target = slot_target(at);
-            targets[k] = first + k < end ? target : OUTSIDE;
-            values[k] = slot_load(at, i);
+        if (CARRIED != 0u && first + BATCH <= end) {
+            uvec4 words[BATCH / 4u], rows[BATCH / 4u];
+            [[unroll]] for (uint q = 0u; q < BATCH / 4u; ++q) {
+                rows[q] = slot_target_four(first / 4u + q);
+                words[q] = slot_load_four(first / 4u + q);
+            }
+            [[unroll]] for (uint k = 0u; k < BATCH; ++k) {
+                targets[k] = rows[k / 4u][k % 4u];
+                values[k] = slot_lift(words[k / 4u][k % 4u]);
+            }
+        } else {
+            [[unroll]] for (uint k = 0u; k < BATCH; ++k) {
+                uint at = min(first + k, end - 1u);
+                uint target = slot_target(at);
+                targets[k] = first + k < end ? target : OUTSIDE;
+                values[k] = slot_load(at, i);
+            }
         }
         [[unroll]] for (uint k = 0u; k < BATCH; ++k) {
             if (targets[k] == OUTSIDE) continue;

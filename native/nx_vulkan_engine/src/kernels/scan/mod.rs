@@ -10,11 +10,12 @@ use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::link::Linker;
 use nx_vulkan_spirv::modes::FloatModes;
 use nx_vulkan_spirv::params::{Param, ParamLayout};
-use nx_vulkan_spirv::reducer::ReducerCode;
+use nx_vulkan_spirv::reducer::{ReducerCode, value_of, words_of};
+use rspirv::spirv::{Op, Word};
 use smallvec::SmallVec;
 
 use super::family::{Constants, KernelSpec};
-use super::{Arguments, Compile, Kernel, Place, launch};
+use super::{Arguments, Compile, Kernel, Place, launch, wide_subgroups};
 use crate::program::Reduction;
 use crate::program::ops::multiplied;
 use crate::tuning::DeviceModel;
@@ -35,6 +36,10 @@ pub struct ScanSpec {
     pub reduction: Reduction,
     pub dtype: DType,
     pub stage: ScanStage,
+    /// Invocations of a subgroup combine what they have by shuffles.
+    pub shuffled: bool,
+    /// Invocations load and store four neighbours at once.
+    pub fours: bool,
 }
 
 impl ScanSpec {
@@ -59,7 +64,8 @@ impl ScanSpec {
     pub fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
         let reduce = self.reducer();
         let accumulator = Element::Raw(self.accumulator_bytes() as u8);
-        let name = format!("scan_{}", self.accumulator_bytes() / 4);
+        let by = if self.shuffled { "_shuffled" } else { "" };
+        let name = format!("scan{by}_{}", self.accumulator_bytes() / 4);
         let mut linker = Linker::new(library, &name, false, modes)?;
         let mut params = ParamLayout::new(&[0, 1, 2, 3, 4].map(Param::Extra));
         linker.define("slot_combine", |code, args| {
@@ -86,6 +92,9 @@ impl ScanSpec {
             }
             Ok(None)
         })?;
+        if self.fours {
+            self.define_fours(&mut linker, &mut params)?;
+        }
         if self.stage == ScanStage::Apply {
             linker.define("slot_carry", |code, args| {
                 let address = params.address(1);
@@ -93,6 +102,43 @@ impl ScanSpec {
             })?;
         }
         Ok(Generated { words: linker.finish()?, params, table: false, elements_per_group: 0 })
+    }
+
+    /// Whether values have one word, so that four of them are a vector.
+    fn has_fours(&self) -> bool {
+        self.stage != ScanStage::Prefixes && self.dtype.ctype().dtype().size_bytes() == 4
+    }
+
+    fn define_fours(&self, linker: &mut Linker<'_>, params: &mut ParamLayout) -> Result<()> {
+        let (reduce, element, ctype) = (self.reducer(), Element::Typed(self.dtype), self.dtype.ctype());
+        linker.define("slot_load_four", |code, args| {
+            let values = access::load_vector(code, params.address(0), element, 4, arg(args, 0)?)?;
+            let words: SmallVec<[Word; 4]> = values.iter().map(|&value| words_of(code, ctype, value)).collect();
+            let uint = code.linker.type_uint(32);
+            let four = code.linker.type_vector(uint, 4);
+            Ok(Some(code.ids(Op::CompositeConstruct, four, &words)))
+        })?;
+        linker.define("slot_lift", |code, args| {
+            let value = value_of(code, ctype, arg(args, 0)?);
+            let place = code.linker.const_u32(0);
+            reduce.lift(code, value, place).map(Some)
+        })?;
+        linker.define("slot_lower", |code, args| {
+            let value = reduce.lower(code, arg(args, 0)?)?;
+            Ok(Some(words_of(code, ctype, value)))
+        })?;
+        linker.define("slot_store_four", |code, args| {
+            let (at, words) = (arg(args, 0)?, arg(args, 1)?);
+            let uint = code.linker.type_uint(32);
+            let values: SmallVec<[Word; 4]> = (0..4)
+                .map(|k| {
+                    let word = code.extract(uint, words, k);
+                    value_of(code, ctype, word)
+                })
+                .collect();
+            access::store_vector(code, params.address(2), element, at, &values)?;
+            Ok(None)
+        })
     }
 }
 
@@ -120,7 +166,12 @@ impl KernelSpec for ScanKernel {
 
     fn constants(&self, _: FloatModes) -> Constants {
         let is = |stage| u32::from(self.spec.stage == stage);
-        SmallVec::from_slice(&[(0, self.team), (1, is(ScanStage::Totals)), (2, is(ScanStage::Apply))])
+        SmallVec::from_slice(&[
+            (0, self.team),
+            (1, is(ScanStage::Totals)),
+            (2, is(ScanStage::Apply)),
+            (3, u32::from(self.spec.fours)),
+        ])
     }
 
     fn flops(&self, arguments: &Arguments<'_>, _: u64) -> Option<u64> {
@@ -167,18 +218,23 @@ pub(crate) fn chunks(model: &DeviceModel, rows: u64, elements: u64, step: u64) -
 
 fn scan_rows(engine: &Engine, what: &Scan<'_>, rows: u64, offset_bytes: u64, compile: Compile) -> Result<()> {
     let size = what.input.view.dtype.size_bytes();
-    let spec = |stage| ScanSpec { reduction: what.reduction, dtype: what.input.view.dtype, stage };
+    let caps = engine.caps();
+    let shuffled = wide_subgroups(caps).is_some() && caps.subgroup_ops.shuffle_relative;
+    let place = |tensor: &Tensor| (Arc::clone(&tensor.buffer), tensor.address() + offset_bytes);
+    let (input, out) = (place(what.input), place(what.out));
+    let is_aligned = |place: &(Arc<Buffer>, u64)| place.1.is_multiple_of(4 * size);
+    let fours = what.elements.is_multiple_of(4) && is_aligned(&input) && is_aligned(&out);
+    let spec = |stage| ScanSpec { reduction: what.reduction, dtype: what.input.view.dtype, stage, shuffled, fours };
     let whole = spec(ScanStage::Whole);
     let step = u64::from(ScanSpec::LOCAL_SIZE) * whole.items();
     let (chunk, chunks) = chunks(engine.model(), rows, what.elements, step);
     let team = what.elements.div_ceil(whole.items()).next_power_of_two().clamp(1, u64::from(ScanSpec::LOCAL_SIZE));
     let teams = u64::from(ScanSpec::LOCAL_SIZE) / team;
     let kernel = |stage, team: u64| {
-        let spec = ScanKernel { spec: spec(stage), team: team as u32 };
+        let spec = spec(stage);
+        let spec = ScanKernel { spec: ScanSpec { fours: spec.fours && spec.has_fours(), ..spec }, team: team as u32 };
         engine.kernel_reaching(&spec, what.elements > engine.reach().near(size), compile)
     };
-    let place = |tensor: &Tensor| (Arc::clone(&tensor.buffer), tensor.address() + offset_bytes);
-    let (input, out) = (place(what.input), place(what.out));
     let extra = |elements: u64, chunk: u64, chunks: u64, reverse: bool| {
         [rows as u32, elements as u32, chunk as u32, chunks as u32, u32::from(reverse)]
     };

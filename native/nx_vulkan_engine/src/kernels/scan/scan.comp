@@ -1,10 +1,16 @@
-//! name = "scan_{ACC_WORDS}"
-//! matrix = { "ACC_WORDS ITEMS" = ["1 8u", "2 8u", "4 4u"] }
+//! name = "scan{by}_{ACC_WORDS}"
+//! choices.by = { "" = {}, _shuffled = { SHUFFLED = "1" } }
+//! matrix = { by = ["", "_shuffled"], "ACC_WORDS ITEMS" = ["1 8u", "2 8u", "4 4u"] }
 #version 460
 #extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+#ifdef SHUFFLED
+#extension GL_KHR_shader_subgroup_shuffle_relative : require
+#endif
 // Running reductions of contiguous rows. A team of TEAM invocations scans one chunk of a row, a step of TEAM * ITEMS
-// elements at a time: ITEMS neighbours per invocation one after another, then a scan over the invocations whose shape
-// depends on TEAM only. Nothing is combined with an identity: complex products would not keep infinities.
+// elements at a time: ITEMS neighbours per invocation one after another, then a scan over each SEGMENT of invocations
+// (SHUFFLED: by shuffles, where subgroups are whole segments), then over the segments. The shape depends on TEAM only.
+// Nothing is combined with an identity: complex products would not keep infinities.
 // Parameters: rows, elements per row, elements per chunk, chunks per row, whether rows run from their end.
 // Teams of fewer than 256 invocations take rows of one chunk and one step.
 #include "params.glsl"
@@ -15,19 +21,34 @@ layout(constant_id = 0) const uint TEAM = 256u;
 layout(constant_id = 1) const uint TOTALS = 0u;
 // Starts every chunk but a row's first from the reduction of all before it.
 layout(constant_id = 2) const uint CARRY = 0u;
+// Invocations load and store four of their neighbours at once: rows are multiples of four.
+layout(constant_id = 3) const uint FOURS = 0u;
+#define SEGMENT 32u
 
 // The reduction of a row's chunks up to and including the given one.
 ACC slot_carry(const in uint job) { return ACC(job); }
+// Four neighbours, whose values have one word each, and what becomes of such a word.
+uvec4 slot_load_four(const in uint four) { return uvec4(four); }
+ACC slot_lift(const in uint word) { return ACC(word); }
+uint slot_lower(const in ACC acc) { return uint(acc != ACC(0u)); }
+void slot_store_four(const in uint four, const in uvec4 words) {}
 
-// Rows of ITEMS elements start in different banks.
-#define AT(i) ((i) + ((i) >> 5u))
-shared ACC tile[AT(256u * ITEMS)];
+// Neighbouring invocations start in different banks, and so do neighbouring elements.
+#define AT(i) ((i) + (i) / ITEMS)
+shared ACC tile[FOURS != 0u ? 1u : AT(256u * ITEMS)];
 shared ACC totals[256];
+// What comes before the end of each segment, and what was carried to its team.
+shared ACC ends[256u / SEGMENT];
 
 void main() {
     uint rows = nx_param(0u), elements = nx_param(1u), chunk = nx_param(2u), chunks = nx_param(3u);
     bool backwards = nx_param(4u) != 0u;
-    uint id = gl_LocalInvocationID.x, lane = id % TEAM, team = id / TEAM;
+#ifdef SHUFFLED
+    uint id = gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID;
+#else
+    uint id = gl_LocalInvocationID.x;
+#endif
+    uint lane = id % TEAM, team = id / TEAM;
     uint teams = 256u / TEAM;
     uint first_job = nx_group() * teams;
     if (first_job >= rows * chunks) return;
@@ -40,50 +61,111 @@ void main() {
     if (carries) carry = slot_carry(first_job - 1u);
     for (; begin < end; begin += TEAM * ITEMS) {
         uint count = min(end - begin, TEAM * ITEMS);
-        for (uint e = id; e < jobs * count; e += 256u) {
-            uint r = teams == 1u ? 0u : e / count;
-            uint i = begin + e - r * count;
-            if (backwards) i = elements - 1u - i;
-            tile[AT(e)] = slot_load((row + r) * elements + i, 0u);
-        }
-        barrier();
         uint start = lane * ITEMS;
         uint mine = team < jobs && start < count ? min(count - start, ITEMS) : 0u;
-        start += team * count;
-        ACC acc = ACC(0u);
-        for (uint k = 0u; k < mine; ++k) {
-            acc = k == 0u ? tile[AT(start)] : slot_combine(acc, tile[AT(start + k)]);
-            tile[AT(start + k)] = acc;
-        }
-        totals[id] = acc;
-        for (uint step = 1u; step < TEAM; step <<= 1u) {
-            barrier();
-            if (lane >= step) acc = slot_combine(totals[id - step], acc);
-            barrier();
-            totals[id] = acc;
-        }
-        barrier();
-        if (TOTALS == 0u && mine > 0u && (lane > 0u || carries)) {
-            ACC before;
-            if (lane == 0u) before = carry;
-            else if (carries) before = slot_combine(carry, totals[id - 1u]);
-            else before = totals[id - 1u];
-            for (uint k = 0u; k < mine; ++k) tile[AT(start + k)] = slot_combine(before, tile[AT(start + k)]);
-        }
-        ACC total = totals[team * TEAM + (count - 1u) / ITEMS];
-        if (carries) total = slot_combine(carry, total);
-        carry = total;
-        carries = true;
-        barrier();
-        if (TOTALS == 0u) {
-            for (uint e = id; e < jobs * count; e += 256u) {
+        // The first of an invocation's fours, and from one to the next.
+        uint four = backwards ? elements - 4u - begin - start : begin + start;
+        four = ((row + team) * elements + four) / 4u;
+        uint next = backwards ? 0xffffffffu : 1u;
+        uint places[ITEMS];
+        ACC values[ITEMS];
+        if (FOURS != 0u) {
+            uvec4 words[ITEMS / 4u];
+            [[unroll]] for (uint q = 0u; q < ITEMS / 4u; ++q) {
+                words[q] = uvec4(0u);
+                if (4u * q < mine) words[q] = slot_load_four(four + q * next);
+                if (backwards) words[q] = words[q].wzyx;
+            }
+            [[unroll]] for (uint k = 0u; k < ITEMS; ++k) values[k] = slot_lift(words[k / 4u][k % 4u]);
+        } else {
+            [[unroll]] for (uint k = 0u; k < ITEMS; ++k) {
+                uint e = id + k * 256u;
                 uint r = teams == 1u ? 0u : e / count;
                 uint i = begin + e - r * count;
                 if (backwards) i = elements - 1u - i;
-                slot_store((row + r) * elements + i, tile[AT(e)]);
+                places[k] = (row + r) * elements + i;
+                values[k] = ACC(0u);
+                if (e < jobs * count) values[k] = slot_load(places[k], 0u);
+            }
+            [[unroll]] for (uint k = 0u; k < ITEMS; ++k) tile[AT(id + k * 256u)] = values[k];
+            barrier();
+            start += team * count;
+            [[unroll]] for (uint k = 0u; k < ITEMS; ++k) {
+                if (k < mine) values[k] = tile[AT(start + k)];
+            }
+        }
+        ACC acc = values[0];
+        [[unroll]] for (uint k = 1u; k < ITEMS; ++k) {
+            if (k < mine) acc = slot_combine(acc, values[k]);
+            values[k] = acc;
+        }
+#ifdef SHUFFLED
+        [[unroll]] for (uint step = 1u; step < SEGMENT; step <<= 1u) {
+            ACC before = subgroupShuffleUp(acc, step);
+            if (lane % SEGMENT >= step) acc = slot_combine(before, acc);
+        }
+        totals[id] = acc;
+#else
+        totals[id] = acc;
+        for (uint step = 1u; step < min(TEAM, SEGMENT); step <<= 1u) {
+            barrier();
+            if (lane % SEGMENT >= step) acc = slot_combine(totals[id - step], acc);
+            barrier();
+            totals[id] = acc;
+        }
+#endif
+        barrier();
+        uint segment = lane / SEGMENT;
+        if (TEAM > SEGMENT) {
+            if (id < 256u / SEGMENT) {
+                uint first = id / (TEAM / SEGMENT) * TEAM, last = id * SEGMENT + SEGMENT - 1u;
+                ACC acc = totals[first + SEGMENT - 1u];
+                for (uint at = first + 2u * SEGMENT - 1u; at <= last; at += SEGMENT) acc = slot_combine(acc, totals[at]);
+                if (carries) acc = slot_combine(carry, acc);
+                ends[id] = acc;
             }
             barrier();
         }
+        ACC before = carry;
+        bool follows = carries || segment > 0u;
+        if (segment > 0u) before = ends[id / SEGMENT - 1u];
+        if (TOTALS == 0u) {
+            if (lane % SEGMENT > 0u) {
+                ACC other = totals[id - 1u];
+                if (follows) other = slot_combine(before, other);
+                before = other;
+                follows = true;
+            }
+            if (follows) {
+                [[unroll]] for (uint k = 0u; k < ITEMS; ++k) values[k] = slot_combine(before, values[k]);
+            }
+        }
+        if (TEAM == 256u) {
+            uint last = (count - 1u) / ITEMS;
+            ACC total = totals[last];
+            if (last >= SEGMENT) total = slot_combine(ends[last / SEGMENT - 1u], total);
+            else if (carries) total = slot_combine(carry, total);
+            carry = total;
+            carries = true;
+        }
+        if (TOTALS == 0u && FOURS != 0u) {
+            [[unroll]] for (uint q = 0u; q < ITEMS / 4u; ++q) {
+                uvec4 words;
+                [[unroll]] for (uint k = 0u; k < 4u; ++k) words[k] = slot_lower(values[4u * q + k]);
+                if (backwards) words = words.wzyx;
+                if (4u * q < mine) slot_store_four(four + q * next, words);
+            }
+        } else if (TOTALS == 0u) {
+            [[unroll]] for (uint k = 0u; k < ITEMS; ++k) {
+                if (k < mine) tile[AT(start + k)] = values[k];
+            }
+            barrier();
+            [[unroll]] for (uint k = 0u; k < ITEMS; ++k) {
+                uint e = id + k * 256u;
+                if (e < jobs * count) slot_store(places[k], tile[AT(e)]);
+            }
+        }
+        barrier();
     }
     if (TOTALS != 0u && id == 0u) slot_store(first_job, carry);
 }

@@ -57,6 +57,45 @@ pub enum SortSpec {
     Offsets { last: bool },
     /// Elements, places, counts of tiles, bases of spans, values, ranks.
     Scatter { bytes: u8, payload: Payload },
+    /// The same where subgroups are whole.
+    ScatterRanked { bytes: u8, payload: Payload, team: Team },
+    /// Whole rows of at most [`Team::elements`]. Operands: elements, places, and after two that are not used, values and
+    /// ranks.
+    RowsRanked { bytes: u8, payload: Payload, team: Team },
+}
+
+/// The invocations of a workgroup whose subgroups are whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Team {
+    pub invocations: u32,
+    pub subgroup: u32,
+}
+
+impl Team {
+    /// Subgroups and invocations of a workgroup at most.
+    const SUBGROUPS: u32 = 16;
+    const INVOCATIONS: u32 = 512;
+    /// Words of keys of an invocation: few, so that registers leave room for other workgroups.
+    const WORDS: u64 = 8;
+
+    /// The largest workgroup of subgroups of so many invocations, where a workgroup may have `most`.
+    pub fn largest(subgroup: u32, most: u32) -> Team {
+        let subgroups = (most.min(Team::INVOCATIONS) / subgroup).clamp(1, Team::SUBGROUPS);
+        Team { invocations: subgroup << subgroups.ilog2(), subgroup }
+    }
+
+    /// The smallest workgroup with 1, 2, 4, .. subgroups that holds so many elements of `bytes` bytes; none if this is
+    /// too small.
+    pub fn holding(self, elements: u64, bytes: u8) -> Option<Team> {
+        let sizes = std::iter::successors(Some(self.subgroup), |size| Some(size * 2));
+        let mut teams = sizes.take_while(|&size| size <= self.invocations);
+        teams.find_map(|invocations| Some(Team { invocations, ..self }).filter(|t| t.elements(bytes) >= elements))
+    }
+
+    /// Elements of `bytes` bytes that its registers hold.
+    pub fn elements(self, bytes: u8) -> u64 {
+        u64::from(self.invocations) * Team::WORDS / u64::from(words(bytes))
+    }
 }
 
 impl SortSpec {
@@ -64,20 +103,30 @@ impl SortSpec {
     pub const ROW: u64 = 2048;
     /// Most elements that a chunk keeps.
     pub const KEPT: u64 = 512;
-    /// Elements that one workgroup of a radix pass takes.
-    pub const TILE: u64 = 4096;
+    /// Elements that one workgroup of `Scatter` takes.
+    const TILE: u64 = 4096;
     /// Values of a digit.
     pub const DIGITS: u64 = 256;
     /// Bits of a digit.
     pub const DIGIT_BITS: u32 = 8;
 
+    /// Elements that one workgroup of a radix pass takes.
+    pub fn tile(&self) -> u64 {
+        match *self {
+            SortSpec::ScatterRanked { bytes, team, .. } => team.elements(bytes),
+            _ => SortSpec::TILE,
+        }
+    }
+
     pub fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
         let (name, header) = match self {
             SortSpec::Rows { bytes, .. } => (format!("sort_rows_{}", words(*bytes)), 8),
             SortSpec::Select { bytes, .. } => (format!("sort_select_{}", words(*bytes)), 8),
-            SortSpec::Count { bytes } => (format!("sort_count_{}", words(*bytes)), 8),
+            SortSpec::Count { bytes } => (format!("sort_count_{}", words(*bytes)), 9),
             SortSpec::Offsets { .. } => ("sort_offsets".to_string(), 4),
             SortSpec::Scatter { bytes, .. } => (format!("sort_scatter_{}", words(*bytes)), 10),
+            SortSpec::ScatterRanked { bytes, .. } => (format!("sort_scatter_ranked_{}", words(*bytes)), 10),
+            SortSpec::RowsRanked { bytes, .. } => (format!("sort_rows_ranked_{}", words(*bytes)), 8),
         };
         let mut linker = Linker::new(library, &name, false, modes)?;
         let mut params = ParamLayout { words: (0..header).map(Param::Extra).collect(), fixed: None };
@@ -89,13 +138,13 @@ impl SortSpec {
             }
             SortSpec::Count { bytes } => {
                 define_load(&mut linker, &mut params, "slot_load", INPUT, Element::Raw(bytes))?;
-                define_put(&mut linker, &mut params, "slot_store", 1)?;
+                define_put(&mut linker, &mut params, "slot_store", 1, count)?;
             }
             SortSpec::Offsets { last } => {
                 define_load(&mut linker, &mut params, "slot_load", 0, count)?;
-                define_put(&mut linker, &mut params, "slot_store", 0)?;
+                define_put(&mut linker, &mut params, "slot_store", 0, count)?;
                 if !last {
-                    define_put(&mut linker, &mut params, "slot_total", 1)?;
+                    define_put(&mut linker, &mut params, "slot_total", 1, count)?;
                 }
             }
             SortSpec::Scatter { bytes, payload } => {
@@ -103,6 +152,21 @@ impl SortSpec {
                 define_load(&mut linker, &mut params, "slot_before", 2, count)?;
                 define_load(&mut linker, &mut params, "slot_base", 3, count)?;
                 define_store(&mut linker, &mut params, Element::Raw(bytes), payload, [4, 5])?;
+            }
+            SortSpec::ScatterRanked { bytes, payload, .. } | SortSpec::RowsRanked { bytes, payload, .. } => {
+                let element = Element::Raw(bytes);
+                define_load(&mut linker, &mut params, "slot_load", INPUT, element)?;
+                if matches!(self, SortSpec::ScatterRanked { .. }) {
+                    define_load(&mut linker, &mut params, "slot_before", 2, count)?;
+                    define_load(&mut linker, &mut params, "slot_base", 3, count)?;
+                }
+                if payload.values {
+                    define_put(&mut linker, &mut params, "slot_store_value", 4, element)?;
+                }
+                if payload.ranks {
+                    define_put(&mut linker, &mut params, "slot_store_rank", 5, count)?;
+                    define_place(&mut linker, &mut params, payload)?;
+                }
             }
         }
         Ok(Generated { words: linker.finish()?, params, table: false, elements_per_group: 0 })
@@ -128,11 +192,30 @@ fn define_load(
     })
 }
 
-/// A slot that stores a count at a position.
-fn define_put(linker: &mut Linker<'_>, params: &mut ParamLayout, slot: &str, operand: u8) -> Result<()> {
+/// A slot that gives the place of an element, by its position and its place in its row.
+fn define_place(linker: &mut Linker<'_>, params: &mut ParamLayout, payload: Payload) -> Result<()> {
+    linker.define("slot_place", |code, args| {
+        let place = if payload.places {
+            let address = params.address(PLACES);
+            access::load(code, address, Element::Raw(4), arg(args, 0)?)?
+        } else {
+            arg(args, 1)?
+        };
+        Ok(Some(place))
+    })
+}
+
+/// A slot that stores an element at a position.
+fn define_put(
+    linker: &mut Linker<'_>,
+    params: &mut ParamLayout,
+    slot: &str,
+    operand: u8,
+    element: Element,
+) -> Result<()> {
     linker.define(slot, |code, args| {
         let address = params.address(operand);
-        access::store(code, address, Element::Raw(4), arg(args, 0)?, arg(args, 1)?)?;
+        access::store(code, address, element, arg(args, 0)?, arg(args, 1)?)?;
         Ok(None)
     })
 }

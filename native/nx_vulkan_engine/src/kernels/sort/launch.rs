@@ -3,16 +3,20 @@
 
 use std::sync::Arc;
 
+use nx_vulkan_device::device::Caps;
 use nx_vulkan_device::memory::Buffer;
 use smallvec::SmallVec;
 
-use crate::kernels::sort::{Payload, SortKey, SortSpec};
-use crate::kernels::{Arguments, Compile, Kernel, Place, launch};
+use crate::kernels::sort::{Payload, SortKey, SortSpec, Team};
+use crate::kernels::{Arguments, Compile, Kernel, Place, launch, wide_subgroups};
 use crate::shape::Type;
 use crate::{DType, Engine, Error, Result, Tensor};
 
 /// Tiles whose counts one invocation per digit adds up one after another.
 const SPAN: u64 = 64;
+
+/// Longest rows that are sorted by a network where registers could hold them: several of them share a workgroup.
+const NETWORK_ROW: u64 = 256;
 
 /// Elements that one workgroup selects from, about.
 const SELECT_CHUNK: u64 = 16_384;
@@ -40,8 +44,18 @@ pub fn keeps_fewer(elements: u64, kept: u64) -> bool {
     elements <= SortSpec::ROW || kept <= SortSpec::KEPT
 }
 
+/// A workgroup whose invocations tell each other by ballots which of them have a digit, where there are such.
+fn ranked(caps: &Caps) -> Option<Team> {
+    let subgroup = wide_subgroups(caps).filter(|_| caps.subgroup_ops.ballot && caps.subgroup_ops.arithmetic)?;
+    Some(Team::largest(subgroup, caps.max_invocations.min(caps.max_workgroup_size[0])))
+}
+
 /// Results have all elements unless [`keeps_fewer`] allows less.
 pub fn sort(engine: &Engine, what: &Sort<'_>, compile: Compile) -> Result<()> {
+    sort_by(engine, what, ranked(engine.caps()), compile)
+}
+
+fn sort_by(engine: &Engine, what: &Sort<'_>, ranked: Option<Team>, compile: Compile) -> Result<()> {
     let size = what.input.view.dtype.size_bytes();
     // Places take four bytes.
     let (limit, most) = (engine.reach().near(size.max(4)), engine.reach().far());
@@ -53,8 +67,10 @@ pub fn sort(engine: &Engine, what: &Sort<'_>, compile: Compile) -> Result<()> {
     // The second batch of rows needs kernels of the same specs as the first.
     let mut first = 0;
     while first < what.rows {
-        let batch = Batch { engine, what, first, rows: per_launch.min(what.rows - first), far, compile };
-        if what.elements <= SortSpec::ROW {
+        let batch = Batch { engine, what, first, rows: per_launch.min(what.rows - first), far, ranked, compile };
+        if let Some(team) = batch.team_of_row() {
+            batch.in_registers(team)?;
+        } else if what.elements <= SortSpec::ROW {
             batch.in_rows(&batch.source(), what.elements)?;
         } else if what.kept < what.elements {
             batch.select()?;
@@ -82,6 +98,8 @@ struct Batch<'a> {
     rows: u64,
     /// Kernels reach far.
     far: bool,
+    /// Who sorts by ballots of whole subgroups.
+    ranked: Option<Team>,
     compile: Compile,
 }
 
@@ -140,6 +158,24 @@ impl Batch<'_> {
         Source { elements: self.input(), places: self.places() }
     }
 
+    /// Who sorts a row in registers, where that is possible and pays.
+    fn team_of_row(&self) -> Option<Team> {
+        let elements = Some(self.what.elements).filter(|&elements| elements > NETWORK_ROW)?;
+        self.ranked?.holding(elements, self.bytes())
+    }
+
+    fn in_registers(&self, team: Team) -> Result<()> {
+        let what = self.what;
+        let (bytes, places) = (self.bytes(), self.places());
+        let kernel = self.kernel(SortSpec::RowsRanked { bytes, payload: self.payload(places.is_some()), team })?;
+        let (values, ranks) =
+            (what.values.map(|t| self.part(t, what.kept)), what.ranks.map(|t| self.part(t, what.kept)));
+        let key_bytes = what.key_bytes.clamp(1, u64::from(bytes));
+        let reads = [Some(&self.input()), places.as_ref(), None, None];
+        let extra = [self.rows, what.elements, key_bytes, what.kept];
+        self.run(&kernel, &reads, &[values.as_ref(), ranks.as_ref()], &extra, self.rows)
+    }
+
     /// Sorts rows of `elements` from `source` into the results.
     fn in_rows(&self, source: &Source, elements: u64) -> Result<()> {
         let what = self.what;
@@ -185,6 +221,15 @@ impl Batch<'_> {
         Ok((buffer, address))
     }
 
+    /// A kernel that moves elements by a digit.
+    fn scatter(&self, payload: Payload) -> SortSpec {
+        let bytes = self.bytes();
+        match self.ranked {
+            Some(team) => SortSpec::ScatterRanked { bytes, payload, team },
+            None => SortSpec::Scatter { bytes, payload },
+        }
+    }
+
     fn by_digits(&self) -> Result<()> {
         let what = self.what;
         let (rows, elements) = (self.rows, what.elements);
@@ -200,10 +245,10 @@ impl Batch<'_> {
         let count = self.kernel(SortSpec::Count { bytes })?;
         let offsets = self.kernel(SortSpec::Offsets { last: false })?;
         let bases = self.kernel(SortSpec::Offsets { last: true })?;
-        let scatters: Vec<Arc<Kernel>> = (0..passes)
-            .map(|pass| self.kernel(SortSpec::Scatter { bytes, payload: payload(pass) }))
-            .collect::<Result<_>>()?;
-        let tiles = elements.div_ceil(SortSpec::TILE);
+        let scatters: Vec<Arc<Kernel>> =
+            (0..passes).map(|pass| self.kernel(self.scatter(payload(pass)))).collect::<Result<_>>()?;
+        let tile = self.scatter(payload(0)).tile();
+        let tiles = elements.div_ceil(tile);
         let spans = tiles.div_ceil(SPAN);
         let tile_counts = self.scratch(DType::U32, rows * tiles * SortSpec::DIGITS)?;
         let span_counts = self.scratch(DType::U32, rows * (spans + 1) * SortSpec::DIGITS)?;
@@ -227,7 +272,7 @@ impl Batch<'_> {
                 (elements_between.get(pass % 2), ranks_between.get(pass % 2))
             };
             let groups = rows * tiles;
-            self.run(&count, &[from], &[Some(&tile_counts)], &[rows, elements, tiles, shift], groups)?;
+            self.run(&count, &[from], &[Some(&tile_counts)], &[rows, elements, tiles, shift, tile], groups)?;
             let levels = [Some(&tile_counts), Some(&span_counts)];
             self.run(&offsets, &[], &levels, &[rows, tiles, SPAN, spans], rows * spans)?;
             self.run(&bases, &[], &levels[1..], &[rows, spans, spans, 1], rows)?;
@@ -235,5 +280,91 @@ impl Batch<'_> {
             self.run(scatter, &reads, &[to, to_ranks], &[rows, elements, tiles, shift, SPAN, spans], groups)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    /// Values whose bytes take few or all values, at random.
+    fn words(seed: u64, count: u64, few: bool) -> Vec<u64> {
+        let mut state = seed;
+        let mut next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let word = (state >> 33) ^ (state << 29);
+            if few { word & 0x0300_0001_0001_0003 } else { word }
+        };
+        (0..count).map(|_| next()).collect()
+    }
+
+    fn bytes(words: &[u64], size: usize) -> Vec<u8> {
+        words.iter().flat_map(|word| word.to_le_bytes()[..size].to_vec()).collect()
+    }
+
+    fn numbers(bytes: &[u8], size: usize) -> Vec<u64> {
+        let number = |part: &[u8]| part.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte));
+        bytes.chunks(size).map(number).collect()
+    }
+
+    #[test]
+    fn radix_passes_with_and_without_ballots_sort_alike() {
+        let engine = Engine::open(None).unwrap();
+        let caps = engine.caps();
+        let with_ballots = caps.whole_subgroups().filter(|_| caps.subgroup_ops.ballot && caps.subgroup_ops.arithmetic);
+        let team = with_ballots.map(|subgroup| Team::largest(subgroup, caps.max_invocations));
+        let ways: Vec<Option<Team>> = [None].into_iter().chain(team.map(Some)).collect();
+        for (case, dtype) in [DType::U8, DType::U16, DType::U32, DType::U64].into_iter().enumerate() {
+            let size = dtype.size_bytes() as usize;
+            for (rows, elements) in [(5u64, 257u64), (3, 1000), (2, 2049), (2, 4097), (1, 270_001 >> (2 * (case & 1)))]
+            {
+                for few in [false, true] {
+                    let input = words(case as u64 + elements, rows * elements, few);
+                    let ty = Type::new(dtype, &[rows, elements]);
+                    let input = Tensor::from_nx_bytes(&engine, &ty, &bytes(&input, size)).unwrap();
+                    let given = numbers(&input.to_nx_bytes(&engine, None).unwrap(), size);
+                    let mut order: Vec<u64> = (0..elements).collect();
+                    let mut expected = (vec![], vec![]);
+                    for row in given.chunks(elements as usize) {
+                        order.sort_by_key(|&place| (row[place as usize], place));
+                        expected.0.extend(order.iter().map(|&place| row[place as usize]));
+                        expected.1.extend(order.iter().copied());
+                    }
+                    for &ranked in &ways {
+                        for (has_values, has_ranks) in [(true, true), (true, false), (false, true)] {
+                            let result = |dtype| {
+                                let result = Tensor::uninitialized(&engine, &Type::new(dtype, &[rows, elements]));
+                                let result = result.unwrap();
+                                engine.fill(&result.buffer, 0, result.buffer.size_bytes(), 0x5a5a_5a5a).unwrap();
+                                result
+                            };
+                            let (values, ranks) = (result(dtype), result(DType::U32));
+                            let what = Sort {
+                                key: SortKey { dtype, descending: false },
+                                input: &input,
+                                places: None,
+                                rows,
+                                elements,
+                                kept: elements,
+                                key_bytes: size as u64,
+                                values: has_values.then_some(&values),
+                                ranks: has_ranks.then_some(&ranks),
+                            };
+                            sort_by(&engine, &what, ranked, Compile::Allowed).unwrap();
+                            let read =
+                                |tensor: &Tensor, size| numbers(&tensor.to_nx_bytes(&engine, None).unwrap(), size);
+                            let what = format!("{rows} x {elements} {dtype} by {ranked:?}");
+                            if has_values {
+                                assert!(read(&values, size) == expected.0, "values of {what}");
+                            }
+                            if has_ranks {
+                                assert!(read(&ranks, 4) == expected.1, "ranks of {what}");
+                            }
+                        }
+                    }
+                }
+            }
+        }
     }
 }

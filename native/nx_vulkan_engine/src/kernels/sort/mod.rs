@@ -13,18 +13,20 @@ use super::Arguments;
 use super::family::{Constants, KernelSpec};
 use crate::Result;
 
-pub use generate::{Payload, SortKey, SortSpec};
+pub use generate::{Payload, SortKey, SortSpec, Team};
 pub use launch::{Sort, keeps_fewer, sort};
 
 impl KernelSpec for SortSpec {
     fn name(&self) -> String {
         match self {
             SortSpec::Rows { bytes, .. } => format!("sort.rows.{bytes}_bytes"),
+            SortSpec::RowsRanked { bytes, .. } => format!("sort.rows_ranked.{bytes}_bytes"),
             SortSpec::Select { bytes, .. } => format!("sort.select.{bytes}_bytes"),
             SortSpec::Count { bytes } => format!("sort.count.{bytes}_bytes"),
             SortSpec::Offsets { last: false } => "sort.offsets".to_string(),
             SortSpec::Offsets { last: true } => "sort.bases".to_string(),
             SortSpec::Scatter { bytes, .. } => format!("sort.scatter.{bytes}_bytes"),
+            SortSpec::ScatterRanked { bytes, .. } => format!("sort.scatter_ranked.{bytes}_bytes"),
         }
     }
 
@@ -35,6 +37,12 @@ impl KernelSpec for SortSpec {
     fn constants(&self, _: FloatModes) -> Constants {
         match self {
             SortSpec::Offsets { last } => smallvec![(0, u32::from(*last))],
+            SortSpec::RowsRanked { team, payload, .. } | SortSpec::ScatterRanked { team, payload, .. } => smallvec![
+                (0, team.invocations),
+                (1, team.subgroup),
+                (2, u32::from(payload.values)),
+                (3, u32::from(payload.ranks)),
+            ],
             SortSpec::Rows { .. } | SortSpec::Select { .. } | SortSpec::Count { .. } | SortSpec::Scatter { .. } => {
                 Constants::new()
             }

@@ -22,6 +22,7 @@ KEY key_of(const in KEY raw) {
     return DESCENDING != 0u ? ~key & MASK : key;
 }
 
+uint low_word(const in KEY raw) { return raw; }
 bool is_after(const in KEY a, const in KEY b) { return a > b; }
 uint digit_of(const in KEY key, const in uint shift) { return (key >> shift) & 255u; }
 #else
@@ -39,6 +40,7 @@ KEY key_of(const in KEY raw) {
     return DESCENDING != 0u ? ~key : key;
 }
 
+uint low_word(const in KEY raw) { return raw.x; }
 bool is_after(const in KEY a, const in KEY b) { return a.y > b.y || (a.y == b.y && a.x > b.x); }
 uint digit_of(const in KEY key, const in uint shift) {
     return (shift < 32u ? key.x >> shift : key.y >> (shift - 32u)) & 255u;

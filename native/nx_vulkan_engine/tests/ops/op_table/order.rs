@@ -63,7 +63,7 @@ fn scans_of_all_types() {
 fn scans_of_all_lengths() {
     let mut rng = rng(81);
     for dtype in [DType::F32, DType::S64, DType::U8, DType::C128] {
-        for n in [1u64, 2, 7, 8, 9, 255, 1025, 2048, 2049, 5000] {
+        for n in [1u64, 2, 7, 8, 9, 12, 255, 260, 1025, 2048, 2049, 2052, 5000] {
             for reverse in [false, true] {
                 scan(Cumulative::Sum, dtype, &[2, n], 1, reverse, &mut rng);
             }
