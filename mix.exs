@@ -35,12 +35,16 @@ defmodule Nx.Vulkan.MixProject do
 
   @version "0.1.0"
 
+  # Where the files of a release lie, a line that the release writes into the Hex package. There is none in a checkout.
+  @release_url "release_url"
+
   def project do
     [
       app: :nx_vulkan,
       version: @version,
       elixir: "~> 1.18",
-      compilers: [:nx_vulkan_native | Mix.compilers()],
+      native_library: native_library(),
+      compilers: compilers(native_library()),
       elixirc_paths: elixirc_paths(Mix.env()),
       start_permanent: Mix.env() == :prod,
       deps: deps(),
@@ -60,6 +64,27 @@ defmodule Nx.Vulkan.MixProject do
     ]
   end
 
+  # A package of a release takes the library of that release, unless it is told to build; a checkout builds it.
+  # Nx.Vulkan.Library is compiled by what this says.
+  defp native_library do
+    case File.read(Path.join(__DIR__, @release_url)) do
+      {:ok, url} -> if build?(), do: :built, else: {:precompiled, String.trim(url)}
+      {:error, :enoent} -> :built
+    end
+  end
+
+  # What makes other packages of rustler_precompiled build makes this one build as well.
+  defp build? do
+    config = Application.get_all_env(:rustler_precompiled)
+    variables = Enum.map(["NX_VULKAN_BUILD", "RUSTLER_PRECOMPILED_FORCE_BUILD_ALL"], &System.get_env/1)
+
+    Enum.any?(variables, &(&1 in ["1", "true"])) or config[:force_build_all] == true or
+      !!config[:force_build][:nx_vulkan]
+  end
+
+  defp compilers(:built), do: [:nx_vulkan_native | Mix.compilers()]
+  defp compilers({:precompiled, _url}), do: Mix.compilers()
+
   defp elixirc_paths(:test), do: ["lib", "test/support"]
   defp elixirc_paths(_), do: ["lib"]
 
@@ -75,6 +100,7 @@ defmodule Nx.Vulkan.MixProject do
       {:nx, "~> 0.13 or ~> 1.0"},
       {:telemetry, "~> 0.4 or ~> 1.0"},
       {:rustler, "~> 0.36", runtime: false},
+      {:rustler_precompiled, "~> 0.8", runtime: false},
       {:stream_data, "~> 1.1", only: :test},
       {:benchee, "~> 1.3", only: :dev, runtime: false, optional: true}
     ]
@@ -92,7 +118,8 @@ defmodule Nx.Vulkan.MixProject do
       {:jason, "jason", runtime: false},
       {:stream_data, "stream_data", only: :test}
     ]
-    |> Enum.concat(suites(folder))
+    |> Enum.concat(if_there(folder, ["rustler_precompiled", "castore"], runtime: false))
+    |> Enum.concat(if_there(folder, ["axon", "scholar", "polaris", "nimble_options"], only: :test, runtime: false))
     |> Enum.map(fn {app, subfolder, opts} ->
       path = Path.join(folder, subfolder)
 
@@ -106,12 +133,11 @@ defmodule Nx.Vulkan.MixProject do
     end)
   end
 
-  # Packages whose own tests run on this one, where the folder has all of them.
-  defp suites(folder) do
-    packages = ["axon", "scholar", "polaris", "nimble_options"]
-
+  # Packages that nothing needs which is built and tested here without them: rustler_precompiled, which packages of
+  # releases take their library by, and those whose own tests run on this one.
+  defp if_there(folder, packages, opts) do
     if Enum.all?(packages, &File.regular?(Path.join([folder, &1, "mix.exs"]))) do
-      for package <- packages, do: {String.to_atom(package), package, only: :test, runtime: false}
+      for package <- packages, do: {String.to_atom(package), package, opts}
     else
       []
     end
@@ -134,7 +160,8 @@ defmodule Nx.Vulkan.MixProject do
       links: %{},
       files:
         ~w(lib native priv/shaders Cargo.toml Cargo.lock rust-toolchain.toml mix.exs .formatter.exs) ++
-          ~w(README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md LICENSE docs guides bench),
+          ~w(README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md LICENSE docs guides bench) ++
+          [@release_url, "checksum-Elixir.Nx.Vulkan.NativeV.exs"],
       # For tests alone.
       exclude_patterns: ["native/nx_vulkan_faults"]
     ]
@@ -143,7 +170,8 @@ end
 
 defmodule Mix.Tasks.Compile.NxVulkanNative do
   @moduledoc """
-  Builds the NIF library with Cargo and puts it where `Nx.Vulkan.NativeV` loads it from.
+  Builds the NIF library with Cargo and puts it where `Nx.Vulkan.NativeV` loads it from, where the library is not that of
+  a release.
 
   Each Mix environment has a library of its own, `priv/native/<env>/nx_vulkan_native.so`:
   `_build/<env>/lib/nx_vulkan/priv` is a link to `priv`, so that one file for all of them would be whatever was built
@@ -159,7 +187,7 @@ defmodule Mix.Tasks.Compile.NxVulkanNative do
   def run(_args) do
     cargo =
       System.find_executable("cargo") ||
-        Mix.raise("cargo is missing: nx_vulkan builds its NIF with Rust, install it from https://rustup.rs")
+        Mix.raise("cargo is missing: nx_vulkan builds its NIF with Rust here, install it from https://rustup.rs")
 
     case System.cmd(cargo, cargo_args(Mix.env()), into: "") do
       {messages, 0} -> messages |> library!() |> install()

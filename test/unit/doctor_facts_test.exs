@@ -176,6 +176,11 @@ defmodule Nx.Vulkan.DoctorFactsTest do
     assert {facts.status, ids(facts, "error")} == {1, ["library"]}
     assert ids(facts, "warning") == [], "what was not asked is not known to be missing"
     assert Text.text(facts) =~ "GLIBC_2.38 not found"
+    assert Text.text(facts) =~ "with the same C library"
+    library = %{@host.library | source: "precompiled"}
+    assert Text.text(facts(%{library: library}, none)) =~ "Library: precompiled, 8.6 MiB, does not load"
+    assert Text.text(facts(%{library: library}, none)) =~ "NX_VULKAN_BUILD=1 mix deps.compile nx_vulkan"
+    assert Text.text(facts(%{library: %{library | size_bytes: nil}}, none)) =~ "download it: `mix deps.compile"
 
     missing = Map.merge(nothing, %{loader: %{@probe.loader | version: nil, error: "libvulkan.so.1: cannot open"}})
     facts = facts(%{}, missing)

@@ -45,7 +45,8 @@ defmodule Nx.Vulkan.Doctor do
     * `:status` - the exit status: 1 where one of the problems is an `"error"`
     * `:problems` - a list of `:severity` (`"error"`, `"warning"` or `"note"`), an `:id`, `:what` it is, and a `:remedy`
     * `:versions`, `:system`, `:environment`, `:gpus` (on the PCI bus) and `:nodes` (device files) - of the machine
-    * `:library` - the native library: its `:path`, and whether it `:loads` or the `:error`
+    * `:library` - the native library: its `:path`, its `:source`, which is `"precompiled"` or `"built"`, and whether it
+      `:loads` or the `:error`
     * `:loader` - its `:version`, `:path`, `:validation_layer` and `:error`; nil where it was not reached
     * `:drivers` - a list of each `:manifest`, its `:library`, `:api_version` and `:error`, and how the driver `:ended`
     * `:devices`, `:devices_error` - as `Nx.Vulkan.devices/0`, and why there are none

@@ -1,15 +1,120 @@
 defmodule Nx.Vulkan.Library do
   @moduledoc false
-  # Where the native library is, and why it can't be loaded: all that can be known while `Nx.Vulkan.NativeV` can't.
+  # Where the native library comes from and is, and why it can't be loaded: all that can be known while
+  # `Nx.Vulkan.NativeV` can't.
 
-  @folder "priv/native/#{Mix.env()}"
-  @name "nx_vulkan_native"
+  # Of native_library/0 in mix.exs.
+  @source if Mix.Project.config()[:native_library] == :built, do: "built", else: "precompiled"
+  @version Mix.Project.config()[:version]
+  @built "priv/native/#{Mix.env()}/nx_vulkan_native"
+
+  # What releases have libraries for; native/xtask/src/release.rs has the same.
+  @targets ~w(
+    aarch64-apple-darwin
+    aarch64-unknown-linux-gnu
+    aarch64-unknown-linux-musl
+    x86_64-apple-darwin
+    x86_64-pc-windows-msvc
+    x86_64-unknown-freebsd
+    x86_64-unknown-linux-gnu
+    x86_64-unknown-linux-musl
+  )
+
+  # The VM of Windows does not tell its processor, so that rustler_precompiled takes all for x86-64.
+  @windows "x86_64-pc-windows-msvc"
+
+  # Which rustler builds for unless it is told otherwise; VMs of later versions load it.
+  @nif_versions ["2.15"]
 
   @doc """
-  The library for `:erlang.load_nif/2`, which adds the extension of the system, within the application's folder.
+  Makes a module that of the native library: `use Nx.Vulkan.Library`. The library of a release is downloaded while the
+  module is compiled; a built one is there before, by the compiler `nx_vulkan_native` of mix.exs.
   """
-  @spec path() :: Path.t()
-  def path, do: Path.join(@folder, @name)
+  defmacro __using__([]) do
+    case Mix.Project.config()[:native_library] do
+      :built ->
+        quote do
+          use Rustler,
+            otp_app: :nx_vulkan,
+            crate: "nx_vulkan_native",
+            skip_compilation?: true,
+            load_from: {:nx_vulkan, unquote(@built)}
+        end
+
+      {:precompiled, url} ->
+        precompiled(url)
+    end
+  end
+
+  defp precompiled(url) do
+    if not Code.ensure_loaded?(RustlerPrecompiled) do
+      raise "rustler_precompiled is missing, which takes the library of the release. " <> to_build()
+    end
+
+    quote do
+      try do
+        use RustlerPrecompiled,
+          otp_app: :nx_vulkan,
+          crate: "nx_vulkan_native",
+          version: unquote(@version),
+          base_url: unquote(url),
+          targets: unquote(@targets),
+          nif_versions: unquote(@nif_versions),
+          variants: Nx.Vulkan.Library.variants(),
+          force_build: false
+      rescue
+        error in RuntimeError -> raise Nx.Vulkan.Library.without(error, unquote(url))
+      end
+    end
+  end
+
+  @doc "What releases have libraries for, by Rust's names."
+  def targets, do: @targets
+
+  @doc """
+  What rustler_precompiled has to choose by, beside the target.
+  """
+  def variants, do: %{@windows => [aarch64: fn -> System.get_env("PROCESSOR_ARCHITECTURE") == "ARM64" end]}
+
+  @doc """
+  The error of a download, with what to do. Its own advice, which is for packages that Rustler builds, is left out.
+  """
+  @spec without(Exception.t(), String.t()) :: String.t()
+  def without(error, url) do
+    [said | _advice] = error |> Exception.message() |> String.split("\n\nYou can force")
+
+    """
+    nx_vulkan #{@version} has no native library here.
+
+    #{said}
+
+    The libraries of this version are at #{url}
+    A download is kept in #{downloads()}, from where the next one takes it without a network. Files can be put there by hand; delete one that does not fit its checksum. RUSTLER_PRECOMPILED_GLOBAL_CACHE_PATH names another folder.
+
+    #{to_build()}
+    """
+  end
+
+  # As rustler_precompiled has it.
+  defp downloads do
+    System.get_env("RUSTLER_PRECOMPILED_GLOBAL_CACHE_PATH") ||
+      :filename.basedir(
+        :user_cache,
+        "rustler_precompiled/precompiled_nifs",
+        if(System.get_env("MIX_XDG"), do: %{os: :linux}, else: %{})
+      )
+  end
+
+  defp to_build do
+    "To build the library here, install Rust from https://rustup.rs and run " <>
+      "`mix deps.compile nx_vulkan --force` with NX_VULKAN_BUILD=1 in the environment."
+  end
+
+  @doc """
+  Whether the library is `"built"` here or that of a release, `"precompiled"`.
+  """
+  @spec source() :: String.t()
+  def source, do: @source
 
   @doc """
   The file of the library, whether or not it is there.
@@ -17,7 +122,18 @@ defmodule Nx.Vulkan.Library do
   @spec file() :: Path.t()
   def file do
     extension = if match?({:win32, _}, :os.type()), do: ".dll", else: ".so"
-    Application.app_dir(:nx_vulkan, path() <> extension)
+    Application.app_dir(:nx_vulkan, place(extension))
+  end
+
+  if @source == "built" do
+    defp place(extension), do: @built <> extension
+  else
+    # Its name has the target, which only the build knew. Other versions may lie beside it.
+    defp place(extension) do
+      pattern = "priv/native/{lib,}nx_vulkan_native-v#{@version}-nif-*#{extension}"
+      found = :nx_vulkan |> Application.app_dir(pattern) |> Path.wildcard()
+      Path.join("priv/native", Path.basename(List.first(found, pattern)))
+    end
   end
 
   @doc """
@@ -40,7 +156,15 @@ defmodule Nx.Vulkan.Library do
     # one, and else with that of the wrong module.
     case :erlang.load_nif(file |> Path.rootname() |> to_charlist(), 0) do
       {:error, {:load_failed, said}} -> to_string(said)
-      _for_another_module -> "its module can't be loaded: #{inspect(reason)}"
+      {:error, {:bad_lib, said}} -> said |> to_string() |> unfit(reason)
+      _other -> unfit("", reason)
     end
+  end
+
+  # The words of the VM, such as of versions, unless they are of this module in place of that of the library.
+  defp unfit(said, reason) do
+    if said == "" or said =~ "Elixir.Nx.Vulkan.NativeV",
+      do: "its module can't be loaded: #{inspect(reason)}",
+      else: said
   end
 end

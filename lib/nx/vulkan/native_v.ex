@@ -41,12 +41,7 @@ defmodule Nx.Vulkan.NativeV do
   processes.
   """
 
-  # mix.exs builds the library before this module is compiled.
-  use Rustler,
-    otp_app: :nx_vulkan,
-    crate: "nx_vulkan_native",
-    skip_compilation?: true,
-    load_from: {:nx_vulkan, Nx.Vulkan.Library.path()}
+  use Nx.Vulkan.Library
 
   @type ref :: reference
   @typedoc "How chains run: each in a workgroup, or with the whole device."

@@ -8,6 +8,8 @@ pub enum Error {
     Io { path: PathBuf, source: std::io::Error },
     #[error("{}: {reason}", path.display())]
     Source { path: PathBuf, reason: String },
+    #[error("{0}")]
+    Release(String),
     #[error("{tool} can't be run: {source}")]
     Tool { tool: &'static str, source: std::io::Error },
 }

@@ -1,6 +1,6 @@
 //! `cargo xtask`: builds and checks what is committed although it is made from something else: shader modules, so that
 //! users need no shader compiler, and the Elixir side's table of ops. Keeps files of a crate from all importing each
-//! other.
+//! other. Makes the files of a release.
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 mod compile;
@@ -11,6 +11,7 @@ mod lock;
 mod matrix;
 mod metal;
 mod ops;
+mod release;
 mod shaders;
 mod validate;
 
@@ -24,7 +25,9 @@ cargo xtask validate           run spirv-val on every module
 cargo xtask metal [folder ...] check that spirv-cross makes Metal's language of them, and of the modules in folders
 cargo xtask ops                write the Elixir side's table of ops
 cargo xtask ops --check        check that it is the engine's
-cargo xtask layers             check that few files of a crate import each other in a ring";
+cargo xtask layers             check that few files of a crate import each other in a ring
+cargo xtask release <target> <library> <folder>   write the archives of a library that was built for the target
+cargo xtask package <archives> <url> <folder>     write the checksums of all targets' archives, and their address";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -38,6 +41,8 @@ fn main() -> ExitCode {
         ["metal", folders @ ..] => metal::all(&root, folders),
         ["ops"] => ops::build(workspace),
         ["ops", "--check"] => ops::check(workspace),
+        ["release", target, library, folder] => release::archive(target, Path::new(library), Path::new(folder)),
+        ["package", archives, url, folder] => release::package(Path::new(archives), url, Path::new(folder)),
         ["layers"] => layers::check(workspace),
         _ => {
             eprintln!("{USAGE}");

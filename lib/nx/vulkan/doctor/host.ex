@@ -75,7 +75,7 @@ defmodule Nx.Vulkan.Doctor.Host do
         {:error, _reason} -> nil
       end
 
-    %{path: file, size_bytes: size, source: "built", loads: nil, error: nil}
+    %{path: file, size_bytes: size, source: Nx.Vulkan.Library.source(), loads: nil, error: nil}
   end
 
   defp environment do

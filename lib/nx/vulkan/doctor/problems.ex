@@ -27,20 +27,27 @@ defmodule Nx.Vulkan.Doctor.Problems do
   defp warning(id, what, remedy), do: [%{severity: "warning", id: id, what: what, remedy: remedy}]
   defp note(id, what, remedy), do: [%{severity: "note", id: id, what: what, remedy: remedy}]
 
-  defp library(%{library: %{loads: false, size_bytes: nil}}) do
-    error(
-      "library",
-      "the native library is missing",
-      "build it: `mix deps.compile nx_vulkan --force` with Rust (https://rustup.rs)"
-    )
+  defp library(%{library: %{loads: false, size_bytes: nil, source: source}}) do
+    remedy =
+      case source do
+        "built" -> "build it: `mix deps.compile nx_vulkan --force` with Rust (https://rustup.rs)"
+        "precompiled" -> "download it: `mix deps.compile nx_vulkan --force`"
+      end
+
+    error("library", "the native library is missing", remedy)
   end
 
-  defp library(%{library: %{loads: false, error: why}}) do
-    error(
-      "library",
-      "the native library can't be loaded: #{why}",
-      "build it on this system, or on one with the same C library and processor: `mix deps.compile nx_vulkan --force`"
-    )
+  defp library(%{library: %{loads: false, error: why, source: source}}) do
+    remedy =
+      case source do
+        "built" ->
+          "build it on this system, or on one with the same C library and processor: `mix deps.compile nx_vulkan --force`"
+
+        "precompiled" ->
+          "build it on this system, with Rust (https://rustup.rs): `NX_VULKAN_BUILD=1 mix deps.compile nx_vulkan --force`"
+      end
+
+    error("library", "the native library can't be loaded: #{why}", remedy)
   end
 
   defp library(_facts), do: []
