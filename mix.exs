@@ -159,7 +159,7 @@ defmodule Nx.Vulkan.MixProject do
       licenses: ["Apache-2.0"],
       links: %{},
       files:
-        ~w(lib native priv/shaders Cargo.toml Cargo.lock rust-toolchain.toml mix.exs .formatter.exs) ++
+        ~w(lib native priv/shaders Cargo.toml Cargo.lock .cargo/config.toml rust-toolchain.toml mix.exs .formatter.exs) ++
           ~w(README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md LICENSE docs guides bench) ++
           [@release_url, "checksum-Elixir.Nx.Vulkan.NativeV.exs"],
       # For tests alone.

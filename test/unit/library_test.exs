@@ -17,6 +17,21 @@ defmodule Nx.Vulkan.LibraryTest do
     assert Library.why(Library.file()) =~ "its module can't be loaded: :on_load_failure"
   end
 
+  test "a download that fails says what to do, and nothing that does not hold here" do
+    error = %RuntimeError{message: "couldn't fetch NIF.\n\nYou can force the project to build with force_build"}
+    said = Library.without(error, "https://example.com/v0.1.0")
+    assert said =~ "nx_vulkan #{Mix.Project.config()[:version]} has no native library here.\n\ncouldn't fetch NIF.\n"
+    assert said =~ "https://example.com/v0.1.0"
+    assert said =~ "NX_VULKAN_BUILD=1"
+    refute said =~ "force_build"
+  end
+
+  test "a checkout builds its library" do
+    assert Library.source() == "built"
+    assert Mix.Project.config()[:native_library] == :built
+    assert :nx_vulkan_native in Mix.Project.config()[:compilers]
+  end
+
   # The application without its priv folder, in a VM of its own, which ends as scripts do.
   @tag :tmp_dir
   test "without the library the application starts, says what is missing, and stops", %{tmp_dir: folder} do

@@ -4,7 +4,8 @@ defmodule Nx.Vulkan.Library do
   # `Nx.Vulkan.NativeV` can't.
 
   # Of native_library/0 in mix.exs.
-  @source if Mix.Project.config()[:native_library] == :built, do: "built", else: "precompiled"
+  @from Mix.Project.config()[:native_library]
+  @source if @from == :built, do: "built", else: "precompiled"
   @version Mix.Project.config()[:version]
   @built "priv/native/#{Mix.env()}/nx_vulkan_native"
 
@@ -30,23 +31,22 @@ defmodule Nx.Vulkan.Library do
   Makes a module that of the native library: `use Nx.Vulkan.Library`. The library of a release is downloaded while the
   module is compiled; a built one is there before, by the compiler `nx_vulkan_native` of mix.exs.
   """
-  defmacro __using__([]) do
-    case Mix.Project.config()[:native_library] do
-      :built ->
-        quote do
-          use Rustler,
-            otp_app: :nx_vulkan,
-            crate: "nx_vulkan_native",
-            skip_compilation?: true,
-            load_from: {:nx_vulkan, unquote(@built)}
-        end
+  defmacro __using__([]), do: loading(@from)
 
-      {:precompiled, url} ->
-        precompiled(url)
+  @doc """
+  The code that loads it, by where it comes from.
+  """
+  def loading(:built) do
+    quote do
+      use Rustler,
+        otp_app: :nx_vulkan,
+        crate: "nx_vulkan_native",
+        skip_compilation?: true,
+        load_from: {:nx_vulkan, unquote(@built)}
     end
   end
 
-  defp precompiled(url) do
+  def loading({:precompiled, url}) do
     if not Code.ensure_loaded?(RustlerPrecompiled) do
       raise "rustler_precompiled is missing, which takes the library of the release. " <> to_build()
     end
