@@ -24,8 +24,8 @@ defmodule Nx.Vulkan.Library do
   # The VM of Windows does not tell its processor, so that rustler_precompiled takes all for x86-64.
   @windows "x86_64-pc-windows-msvc"
 
-  # Which rustler builds for unless it is told otherwise; VMs of later versions load it.
-  @nif_versions ["2.15"]
+  # That of OTP 26, whose enif_set_option the library calls; VMs of later versions load it.
+  @nif_versions ["2.17"]
 
   @doc """
   Makes a module that of the native library: `use Nx.Vulkan.Library`. The library of a release is downloaded while the

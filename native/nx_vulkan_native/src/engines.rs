@@ -28,7 +28,8 @@ pub fn opened_or(open: impl FnOnce() -> Result<Arc<Engine>>) -> Result<Opened> {
     FIRST.get_or_try_init(|| keep(open()?)).copied()
 }
 
-/// Every engine that is open.
+/// Every engine that is open, for `halt`.
+#[cfg(any(target_os = "linux", target_os = "freebsd"))]
 pub fn all() -> impl Iterator<Item = Opened> {
     BY_DEVICE.iter().filter_map(OnceCell::get)
 }

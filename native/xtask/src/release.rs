@@ -27,8 +27,8 @@ const TARGETS: [&str; 9] = [
     "x86_64-unknown-linux-musl",
 ];
 
-/// What rustler builds for unless it is told otherwise; VMs of later versions load it.
-const NIF_VERSION: &str = "2.15";
+/// That of OTP 26, whose `enif_set_option` the library calls; VMs of later versions load it.
+const NIF_VERSION: &str = "2.17";
 
 /// The most that an archive may take, which users download. That of x86-64 Linux took 5,480,103 bytes on 29 November
 /// 2026; docs/design/releases.md says what bounds it.
@@ -262,15 +262,15 @@ mod tests {
         let file = |target| file_name(&archive_path(Path::new("dist"), target));
         assert_eq!(
             file("x86_64-unknown-linux-gnu"),
-            format!("libnx_vulkan_native-v{version}-nif-2.15-x86_64-unknown-linux-gnu.so.tar.gz")
+            format!("libnx_vulkan_native-v{version}-nif-2.17-x86_64-unknown-linux-gnu.so.tar.gz")
         );
         assert_eq!(
             file("aarch64-apple-darwin"),
-            format!("libnx_vulkan_native-v{version}-nif-2.15-aarch64-apple-darwin.so.tar.gz")
+            format!("libnx_vulkan_native-v{version}-nif-2.17-aarch64-apple-darwin.so.tar.gz")
         );
         assert_eq!(
             file("aarch64-pc-windows-msvc"),
-            format!("nx_vulkan_native-v{version}-nif-2.15-x86_64-pc-windows-msvc--aarch64.dll.tar.gz")
+            format!("nx_vulkan_native-v{version}-nif-2.17-x86_64-pc-windows-msvc--aarch64.dll.tar.gz")
         );
         assert!(known("x86_64-unknown-linux-gnux32").is_err());
     }
