@@ -64,7 +64,7 @@ fn write_archives(target: &str, library: &Path, folder: &Path) -> Result<String>
     fits(&file, archive.len())?;
     write(&archive_path(folder, target), &archive)?;
     let symbols_archive = gzip(&tar(&symbols_file, &symbols));
-    write(&folder.join(format!("{symbols_file}.tar.gz")), &symbols_archive)?;
+    write(&folder.join(format!("{}.debug.tar.gz", name(target))), &symbols_archive)?;
     Ok(format!(
         "release: {file} has {} bytes, {} as archive; {symbols_file} {}, {} as archive",
         stripped.len(),
