@@ -147,8 +147,8 @@ pub struct Caps {
 }
 
 impl Caps {
-    /// Invocations of each subgroup of a kernel that counts on whole subgroups: one with ballots or shuffles by distance; none
-    /// where no size is known.
+    /// Invocations of each subgroup of a kernel that counts on whole subgroups: one of ours with ballots or shuffles by
+    /// distance. None where no size is known.
     pub fn whole_subgroups(&self) -> Option<u32> {
         let is_within = (self.min_subgroup_size..=self.max_subgroup_size).contains(&MATRIX_SUBGROUP_SIZE);
         match () {

@@ -344,7 +344,7 @@ impl PipelineStore {
         handles.layout = create_layout(device, handles.set_layout, interface.push_bytes())?;
         let module = create_module(device, spirv)?;
         let cache = self.cache.read().unwrap_or_else(PoisonError::into_inner);
-        let subgroups = Subgroups::of(spirv, caps);
+        let subgroups = Subgroups::of(spirv, &interface, caps);
         let asks = caps.pipeline_statistics;
         let created = create_pipeline(device, *cache, module, handles.layout, spec, subgroups, asks);
         drop(cache);
@@ -461,13 +461,14 @@ enum Subgroups {
 }
 
 impl Subgroups {
-    fn of(spirv: &[u32], caps: &Caps) -> Subgroups {
-        // On CPU devices a ballot is how kernels whose workgroups are a subgroup give a lane's value to all.
+    fn of(spirv: &[u32], interface: &Interface, caps: &Caps) -> Subgroups {
+        // On CPU devices a ballot is how kernels whose workgroups are a subgroup give a lane's value to all. Shaders
+        // that others wrote have workgroups of any size.
+        let is_own = !matches!(interface, Interface::Descriptors { .. });
+        let has_whole = is_own && caps.kind != DeviceKind::Cpu && caps.whole_subgroups().is_some();
         let counts = |capability| match capability {
             Capability::CooperativeMatrixKHR => true,
-            Capability::GroupNonUniformBallot | Capability::GroupNonUniformShuffleRelative => {
-                caps.kind != DeviceKind::Cpu && caps.whole_subgroups().is_some()
-            }
+            Capability::GroupNonUniformBallot | Capability::GroupNonUniformShuffleRelative => has_whole,
             _ => false,
         };
         match capabilities(spirv).any(counts) {

@@ -208,6 +208,10 @@ impl Bench {
         let long = self.op_of(&Op::Binary(Binary::Multiply), &[long.clone(), long], DType::S64, &[n / 4])?;
         let sparse = self.scattered(DType::S32, &[n / 4, 1], n)?;
         let quarter = self.filled(&[n / 4])?;
+        let uneven = [n / side + 1, side + 3];
+        let odd = self.scattered(DType::F32, &uneven, 1 << 24)?;
+        let wide = self.scattered(DType::F64, &[n / 4], 1 << 24)?;
+        let max = Op::from(Scan { scan: Cumulative::Max, axis: 0, reverse: false });
         let sorted_rows = |name: &'static str, elements: u64| -> Outcome<_> {
             let rows = self.op(&Op::Reshape, std::slice::from_ref(&a), &[n / elements, elements])?;
             let sort = Op::from(Sort { axis: 1, descending: false });
@@ -224,6 +228,10 @@ impl Bench {
             ("cumulative_sum", sum(0), vec![a.clone()], vec![f32(&row)]),
             ("cumulative_sum_axis_0", sum(0), vec![m.clone()], vec![f32(&matrix)]),
             ("cumulative_sum_axis_1", sum(1), vec![m], vec![f32(&matrix)]),
+            ("cumulative_sum_of_odd_rows", sum(1), vec![odd.clone()], vec![f32(&uneven)]),
+            ("cumulative_max", max, vec![a.clone()], vec![f32(&row)]),
+            ("cumulative_sum_f64", sum(0), vec![wide], vec![Type::new(DType::F64, &[n / 4])]),
+            ("sort_odd_rows", Op::from(Sort { axis: 1, descending: false }), vec![odd], vec![f32(&uneven)]),
             ("take_rows_128", Op::from(Take { axis: 0 }), vec![table.clone(), picks], vec![f32(&[n / 64, 128])]),
             ("indexed_add_rows_128", add(), vec![table, vectors, updates], vec![f32(&[n / 128, 128])]),
             ("indexed_add", add(), vec![flat, places, a.clone()], vec![f32(&[n / 16])]),

@@ -312,6 +312,25 @@ fn grid(limit: u64, groups: u64) -> [u32; 3] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tuning::devices::{h200, lavapipe};
+
+    #[test]
+    fn whole_subgroups_have_the_size_of_the_device_or_one_that_is_asked_for() {
+        let caps = |least, most| Caps { min_subgroup_size: least, max_subgroup_size: most, ..h200() };
+        let both = |caps: Caps| (caps.whole_subgroups(), wide_subgroups(&caps));
+        for size in [32, 64] {
+            assert_eq!(both(caps(size, size)), (Some(size), Some(size)));
+        }
+        assert_eq!(both(caps(16, 16)), (Some(16), None));
+        assert_eq!(both(caps(128, 128)), (Some(128), None));
+        for (least, most) in [(8, 32), (32, 64)] {
+            assert_eq!(both(caps(least, most)), (Some(32), Some(32)));
+            assert_eq!(both(Caps { required_subgroup_size: false, ..caps(least, most) }), (None, None));
+        }
+        assert_eq!(both(caps(64, 128)), (None, None));
+        assert_eq!(both(Caps { compute_full_subgroups: false, ..h200() }), (None, None));
+        assert_eq!(both(lavapipe()), (Some(8), None));
+    }
 
     #[test]
     fn whole_grids_have_as_many_workgroups_as_they_say() {

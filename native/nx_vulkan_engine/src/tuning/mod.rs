@@ -10,7 +10,7 @@ mod calibration;
 mod choices_tests;
 mod class;
 #[cfg(test)]
-mod devices;
+pub(crate) mod devices;
 mod guess;
 mod measured;
 #[cfg(test)]

@@ -233,7 +233,7 @@ impl TargetOrderSpec {
     pub fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
         Generated::push_or_table(|table| {
             let mut linker = Linker::new(library, "target_order", table, modes)?;
-            let mut params = ParamLayout::new(&[Param::Count]);
+            let mut params = ParamLayout::new(&[Param::Count, Param::Extra(0)]);
             linker.define("slot_target", |code, args| {
                 target(code, &mut params, self.index, self.components, arg(args, 0)?).map(Some)
             })?;

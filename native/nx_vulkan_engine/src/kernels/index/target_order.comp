@@ -2,27 +2,26 @@
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
 // Sorts updates by their targets, those with equal targets in the order of the updates: each one's place is the number
-// of updates that come before it, which LANES invocations count. Parameters: updates.
+// of updates that come before it, which LANES invocations count. Parameters: updates, the target as which all beyond it
+// are ordered.
 #include "params.glsl"
 layout(local_size_x = 256) in;
 #define LANES 16u
 #define GROUP_UPDATES (256u / LANES)
 #define LOADS 2u
 #define TILE (256u * LOADS)
-// Beyond all targets: no launch reaches more than 2^31 elements.
-#define OUTSIDE 0xfffffffeu
 #define PADDING 0xffffffffu
 
 // Of four updates each.
 shared uvec4 targets[TILE];
 shared uint counts[256];
 
-// The row that an update goes to, or 0xffffffff outside of the tensor.
+// The row that an update goes to, or 0xffffffff outside of the tensor: beyond all others, and ordered below PADDING.
 uint slot_target(const in uint update) { return update; }
 // Update `update` of this target comes to `place`.
 void slot_store(const in uint place, const in uint target, const in uint update) {}
 
-uint target_of(const in uint update) { return min(slot_target(update), OUTSIDE); }
+uint target_of(const in uint update) { return min(slot_target(update), nx_param(1u)); }
 
 void main() {
     uint updates = nx_param(0u);
@@ -56,5 +55,5 @@ void main() {
     if (lane != 0u || own >= updates) return;
     for (uint k = 1u; k < LANES; ++k) before += counts[id + k];
     for (uint at = own & ~3u; at < own; ++at) before += uint(target_of(at) == target);
-    slot_store(before, target == OUTSIDE ? 0xffffffffu : target, own);
+    slot_store(before, slot_target(own), own);
 }

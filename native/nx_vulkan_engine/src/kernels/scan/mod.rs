@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use nx_vulkan_device::device::Caps;
 use nx_vulkan_device::memory::Buffer;
 use nx_vulkan_ir::program::reducer::Reducer;
 use nx_vulkan_spirv::access::{self, Element};
@@ -192,6 +193,10 @@ pub struct Scan<'a> {
 }
 
 pub fn scan(engine: &Engine, what: &Scan<'_>, compile: Compile) -> Result<()> {
+    scan_by(engine, what, Form::of(engine.caps()), compile)
+}
+
+fn scan_by(engine: &Engine, what: &Scan<'_>, form: Form, compile: Compile) -> Result<()> {
     let size = what.input.view.dtype.size_bytes();
     let (limit, most) = (engine.reach().near(size), engine.reach().far());
     if what.elements > most {
@@ -202,7 +207,7 @@ pub fn scan(engine: &Engine, what: &Scan<'_>, compile: Compile) -> Result<()> {
     while first < what.rows {
         let rows = rows_per_launch.min(what.rows - first);
         let offset_bytes = first * what.elements * size;
-        scan_rows(engine, what, rows, offset_bytes, compile)?;
+        scan_rows(engine, what, form, rows, offset_bytes, compile)?;
         first += rows;
     }
     Ok(())
@@ -216,14 +221,33 @@ pub(crate) fn chunks(model: &DeviceModel, rows: u64, elements: u64, step: u64) -
     (chunk, elements.div_ceil(chunk))
 }
 
-fn scan_rows(engine: &Engine, what: &Scan<'_>, rows: u64, offset_bytes: u64, compile: Compile) -> Result<()> {
+/// How rows are scanned; results have the same bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Form {
+    shuffled: bool,
+    fours: bool,
+}
+
+impl Form {
+    /// The fastest form that a device has.
+    fn of(caps: &Caps) -> Form {
+        Form { shuffled: wide_subgroups(caps).is_some() && caps.subgroup_ops.shuffle_relative, fours: true }
+    }
+}
+
+fn scan_rows(
+    engine: &Engine,
+    what: &Scan<'_>,
+    Form { shuffled, fours }: Form,
+    rows: u64,
+    offset_bytes: u64,
+    compile: Compile,
+) -> Result<()> {
     let size = what.input.view.dtype.size_bytes();
-    let caps = engine.caps();
-    let shuffled = wide_subgroups(caps).is_some() && caps.subgroup_ops.shuffle_relative;
     let place = |tensor: &Tensor| (Arc::clone(&tensor.buffer), tensor.address() + offset_bytes);
     let (input, out) = (place(what.input), place(what.out));
     let is_aligned = |place: &(Arc<Buffer>, u64)| place.1.is_multiple_of(4 * size);
-    let fours = what.elements.is_multiple_of(4) && is_aligned(&input) && is_aligned(&out);
+    let fours = fours && what.elements.is_multiple_of(4) && is_aligned(&input) && is_aligned(&out);
     let spec = |stage| ScanSpec { reduction: what.reduction, dtype: what.input.view.dtype, stage, shuffled, fours };
     let whole = spec(ScanStage::Whole);
     let step = u64::from(ScanSpec::LOCAL_SIZE) * whole.items();
@@ -261,4 +285,58 @@ fn scan_rows(engine: &Engine, what: &Scan<'_>, rows: u64, offset_bytes: u64, com
     let groups = rows.div_ceil(u64::from(ScanSpec::LOCAL_SIZE) / team_of_chunks);
     run(&prefixes, [&carries, &carries, &carries], extra(chunks, step, 1, false), groups)?;
     run(&apply, [&input, &carries, &out], of_elements, rows * chunks)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::{Type, View};
+
+    #[test]
+    fn scans_of_all_forms_have_the_same_bits() {
+        let engine = Engine::open(None).unwrap();
+        let best = Form::of(engine.caps());
+        let plain = Form { shuffled: false, fours: false };
+        let mut forms = vec![plain, Form { fours: true, ..plain }];
+        if best.shuffled {
+            forms.extend([Form { fours: false, ..best }, best]);
+        }
+        use Reduction::{Max, Product, Sum};
+        let cases = [
+            (DType::F32, Sum),
+            (DType::F32, Max),
+            (DType::F16, Sum),
+            (DType::S8, Sum),
+            (DType::S64, Max),
+            (DType::F64, Product),
+            (DType::C64, Product),
+        ];
+        for (dtype, reduction) in cases {
+            for (rows, elements) in [(3u64, 5u64), (70, 12), (9, 250), (2, 2052), (2, 5000), (1, 40_004)] {
+                // Of floats many cancel others that are much larger or smaller.
+                let number =
+                    |i: u64| [1u64, 0x4b00_0000, 0xcb00_0001, 0x3f80_0001, 0x7f00_0000, 0xff00_0000][i as usize % 6];
+                let size = dtype.size_bytes() as usize;
+                let byte = |i: u64| number(i).rotate_left((i % 5) as u32).to_le_bytes();
+                // One element more than needed: rows also begin where no four of them is aligned.
+                let bytes: Vec<u8> = (0..=rows * elements).flat_map(|i| byte(i).repeat(2)[..size].to_vec()).collect();
+                let given = Tensor::from_nx_bytes(&engine, &Type::new(dtype, &[rows * elements + 1]), &bytes).unwrap();
+                for (reverse, offset) in [(false, 0), (true, 1)] {
+                    let view =
+                        View { offset: given.view.offset + offset, ..View::contiguous(dtype, &[rows, elements]) };
+                    let input = given.with_view(view);
+                    let results = forms.iter().map(|&form| {
+                        let out = Tensor::uninitialized(&engine, &Type::new(dtype, &[rows, elements])).unwrap();
+                        let what = Scan { reduction, reverse, input: &input, out: &out, rows, elements };
+                        scan_by(&engine, &what, form, Compile::Allowed).unwrap();
+                        out.to_nx_bytes(&engine, None).unwrap()
+                    });
+                    let results: Vec<_> = results.collect();
+                    let are_same = results.iter().all(|result| *result == results[0]);
+                    assert!(are_same, "{} of {rows} x {elements} {dtype}, {reverse}: {forms:?}", reduction.name());
+                }
+            }
+        }
+    }
 }

@@ -118,9 +118,11 @@ void main() {
         uint segment = lane / SEGMENT;
         if (TEAM > SEGMENT) {
             if (id < 256u / SEGMENT) {
-                uint first = id / (TEAM / SEGMENT) * TEAM, last = id * SEGMENT + SEGMENT - 1u;
+                uint first = id / max(TEAM / SEGMENT, 1u) * TEAM, last = id * SEGMENT + SEGMENT - 1u;
                 ACC acc = totals[first + SEGMENT - 1u];
-                for (uint at = first + 2u * SEGMENT - 1u; at <= last; at += SEGMENT) acc = slot_combine(acc, totals[at]);
+                for (uint at = first + 2u * SEGMENT - 1u; at <= last; at += SEGMENT) {
+                    acc = slot_combine(acc, totals[at]);
+                }
                 if (carries) acc = slot_combine(carry, acc);
                 ends[id] = acc;
             }

@@ -59,8 +59,8 @@ pub enum SortSpec {
     Scatter { bytes: u8, payload: Payload },
     /// The same where subgroups are whole.
     ScatterRanked { bytes: u8, payload: Payload, team: Team },
-    /// Whole rows of at most [`Team::elements`]. Operands: elements, places, and after two that are not used, values and
-    /// ranks.
+    /// Whole rows of at most [`Team::elements`]. Operands: elements, places, and after two that are not used, values
+    /// and ranks.
     RowsRanked { bytes: u8, payload: Payload, team: Team },
 }
 

@@ -1,5 +1,5 @@
-//! Launches of sorts over contiguous rows: short rows in shared memory, long ones by radix passes from the lowest digit
-//! to the highest. Both keep the order of equal elements.
+//! Launches of sorts over contiguous rows: short rows in the registers or in the shared memory of a workgroup, long
+//! ones by radix passes from the lowest digit to the highest. All keep the order of equal elements.
 
 use std::sync::Arc;
 
@@ -15,8 +15,9 @@ use crate::{DType, Engine, Error, Result, Tensor};
 /// Tiles whose counts one invocation per digit adds up one after another.
 const SPAN: u64 = 64;
 
-/// Longest rows that are sorted by a network where registers could hold them: several of them share a workgroup.
-const NETWORK_ROW: u64 = 256;
+/// Longest rows that are sorted by a network where registers could hold them: several of them share a workgroup. With
+/// half of its registers empty a team takes an H200 as long as the network, with less of them longer.
+const NETWORK_ROW: u64 = 128;
 
 /// Elements that one workgroup selects from, about.
 const SELECT_CHUNK: u64 = 16_384;
@@ -308,63 +309,102 @@ mod tests {
         bytes.chunks(size).map(number).collect()
     }
 
+    /// Keys that sort as elements of the type do.
+    fn key(dtype: DType, bits: u64) -> u64 {
+        let (size, sign) = (dtype.bits(), 1u64 << (dtype.bits() - 1));
+        let all = u64::MAX >> (64 - size);
+        match dtype {
+            DType::F32 if f32::from_bits(bits as u32).is_nan() => all,
+            DType::F32 if bits & !sign == 0 => sign,
+            DType::F32 if bits & sign != 0 => !bits & all,
+            DType::F32 | DType::S64 => bits ^ sign,
+            _ => bits,
+        }
+    }
+
     #[test]
     fn radix_passes_with_and_without_ballots_sort_alike() {
         let engine = Engine::open(None).unwrap();
         let caps = engine.caps();
         let with_ballots = caps.whole_subgroups().filter(|_| caps.subgroup_ops.ballot && caps.subgroup_ops.arithmetic);
-        let team = with_ballots.map(|subgroup| Team::largest(subgroup, caps.max_invocations));
+        let most = caps.max_invocations.min(caps.max_workgroup_size[0]);
+        let team = with_ballots.map(|subgroup| Team::largest(subgroup, most));
         let ways: Vec<Option<Team>> = [None].into_iter().chain(team.map(Some)).collect();
-        for (case, dtype) in [DType::U8, DType::U16, DType::U32, DType::U64].into_iter().enumerate() {
+        for (case, dtype) in [DType::U16, DType::S64, DType::F32].into_iter().enumerate() {
             let size = dtype.size_bytes() as usize;
-            for (rows, elements) in [(5u64, 257u64), (3, 1000), (2, 2049), (2, 4097), (1, 270_001 >> (2 * (case & 1)))]
-            {
-                for few in [false, true] {
-                    let input = words(case as u64 + elements, rows * elements, few);
-                    let ty = Type::new(dtype, &[rows, elements]);
-                    let input = Tensor::from_nx_bytes(&engine, &ty, &bytes(&input, size)).unwrap();
-                    let given = numbers(&input.to_nx_bytes(&engine, None).unwrap(), size);
-                    let mut order: Vec<u64> = (0..elements).collect();
-                    let mut expected = (vec![], vec![]);
-                    for row in given.chunks(elements as usize) {
-                        order.sort_by_key(|&place| (row[place as usize], place));
-                        expected.0.extend(order.iter().map(|&place| row[place as usize]));
-                        expected.1.extend(order.iter().copied());
+            let cases = [(5u64, 250u64, 250u64), (3, 1000, 7), (2, 2049, 2049), (2, 4097, 4097), (1, 70_001, 70_001)];
+            for (rows, elements, kept) in cases {
+                let few = (rows + case as u64).is_multiple_of(2);
+                let descending = case % 2 == 1;
+                let input = words(case as u64 + elements, rows * elements, few);
+                let ty = Type::new(dtype, &[rows, elements]);
+                let input = Tensor::from_nx_bytes(&engine, &ty, &bytes(&input, size)).unwrap();
+                let names = words(9, rows * elements, false);
+                let of_names = Type::new(DType::U32, &[rows, elements]);
+                let places = Tensor::from_nx_bytes(&engine, &of_names, &bytes(&names, 4)).unwrap();
+                let given = numbers(&input.to_nx_bytes(&engine, None).unwrap(), size);
+                let (mut in_order, mut order) = (vec![], vec![]);
+                for (row, elements) in given.chunks(elements as usize).enumerate() {
+                    let mut own: Vec<usize> = (0..elements.len()).collect();
+                    let key = |&place: &usize| key(dtype, elements[place]);
+                    if descending {
+                        own.sort_by_key(|place| std::cmp::Reverse(key(place)));
+                    } else {
+                        own.sort_by_key(key);
                     }
-                    for &ranked in &ways {
-                        for (has_values, has_ranks) in [(true, true), (true, false), (false, true)] {
-                            let result = |dtype| {
-                                let result = Tensor::uninitialized(&engine, &Type::new(dtype, &[rows, elements]));
-                                let result = result.unwrap();
-                                engine.fill(&result.buffer, 0, result.buffer.size_bytes(), 0x5a5a_5a5a).unwrap();
-                                result
+                    let own = &own[..kept as usize];
+                    in_order.extend(own.iter().map(|&place| elements[place]));
+                    order.extend(own.iter().map(|&place| (row, place)));
+                }
+                for &ranked in &ways {
+                    for (has_values, has_ranks, has_places) in
+                        [(true, true, false), (true, false, false), (false, true, true)]
+                    {
+                        let result = |dtype| {
+                            let result = Tensor::uninitialized(&engine, &Type::new(dtype, &[rows, kept])).unwrap();
+                            engine.fill(&result.buffer, 0, result.buffer.size_bytes(), 0x5a5a_5a5a).unwrap();
+                            result
+                        };
+                        let (values, ranks) = (result(dtype), result(DType::U32));
+                        let what = Sort {
+                            key: SortKey { dtype, descending },
+                            input: &input,
+                            places: has_places.then_some(&places),
+                            rows,
+                            elements,
+                            kept,
+                            key_bytes: size as u64,
+                            values: has_values.then_some(&values),
+                            ranks: has_ranks.then_some(&ranks),
+                        };
+                        sort_by(&engine, &what, ranked, Compile::Allowed).unwrap();
+                        let read = |tensor: &Tensor, size| numbers(&tensor.to_nx_bytes(&engine, None).unwrap(), size);
+                        let what = format!("{rows} x {elements} {dtype}, {kept} kept, by {ranked:?}, {has_places}");
+                        if has_values {
+                            assert!(read(&values, size) == in_order, "values of {what}");
+                        }
+                        if has_ranks {
+                            let name = |&(row, place): &(usize, usize)| match has_places {
+                                true => names[row * elements as usize + place] & 0xffff_ffff,
+                                false => place as u64,
                             };
-                            let (values, ranks) = (result(dtype), result(DType::U32));
-                            let what = Sort {
-                                key: SortKey { dtype, descending: false },
-                                input: &input,
-                                places: None,
-                                rows,
-                                elements,
-                                kept: elements,
-                                key_bytes: size as u64,
-                                values: has_values.then_some(&values),
-                                ranks: has_ranks.then_some(&ranks),
-                            };
-                            sort_by(&engine, &what, ranked, Compile::Allowed).unwrap();
-                            let read =
-                                |tensor: &Tensor, size| numbers(&tensor.to_nx_bytes(&engine, None).unwrap(), size);
-                            let what = format!("{rows} x {elements} {dtype} by {ranked:?}");
-                            if has_values {
-                                assert!(read(&values, size) == expected.0, "values of {what}");
-                            }
-                            if has_ranks {
-                                assert!(read(&ranks, 4) == expected.1, "ranks of {what}");
-                            }
+                            let expected: Vec<u64> = order.iter().map(name).collect();
+                            assert!(read(&ranks, 4) == expected, "ranks of {what}");
                         }
                     }
                 }
             }
         }
+    }
+
+    #[test]
+    fn teams_are_what_devices_and_rows_allow() {
+        let largest = |subgroup, most| Team::largest(subgroup, most).invocations;
+        assert_eq!([largest(32, 1024), largest(64, 1024), largest(32, 256), largest(8, 1024)], [512, 512, 256, 128]);
+        assert_eq!([largest(32, 384), largest(64, 128)], [256, 128]);
+        let team = Team::largest(32, 1024);
+        let holding = |elements, bytes| team.holding(elements, bytes).map(|team| team.invocations);
+        assert_eq!([holding(256, 4), holding(257, 1), holding(4096, 2)], [Some(32), Some(64), Some(512)]);
+        assert_eq!([holding(4097, 4), holding(2048, 8), holding(2049, 8)], [None, Some(512), None]);
     }
 }

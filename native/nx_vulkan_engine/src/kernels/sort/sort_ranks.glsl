@@ -21,8 +21,8 @@ layout(constant_id = 3) const uint RANKS = 1u;
 #define TILE (ITEMS * LOCAL)
 #define COUNTS (DIGITS * (LOCAL / SUBGROUP))
 
-// First how many elements of each digit a subgroup has seen; once all have seen theirs, where those of a subgroup begin.
-// Then the elements in their new order.
+// First how many elements of each digit a subgroup has seen; once all have seen theirs, where those of a subgroup
+// begin. Then the elements in their new order.
 shared uint shared_words[COUNTS > TILE * KEY_WORDS ? COUNTS : TILE * KEY_WORDS];
 // Where each digit begins.
 shared uint starts[DIGITS];

@@ -6,9 +6,9 @@
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_arithmetic : require
 #extension GL_KHR_shader_subgroup_ballot : require
-// Sorts a contiguous row that a workgroup holds in its registers, digit by digit from the lowest on, where subgroups are
-// whole. The first `kept` elements of each row are stored. Parameters after those of the key: rows, elements per row,
-// bytes of a key, elements kept per row.
+// Sorts a contiguous row that a workgroup holds in its registers, digit by digit from the lowest on, where subgroups
+// are whole. The first `kept` elements of each row are stored. Parameters after those of the key: rows, elements per
+// row, bytes of a key, elements kept per row.
 #include "params.glsl"
 #include "sort_key.glsl"
 #include "sort_ranks.glsl"

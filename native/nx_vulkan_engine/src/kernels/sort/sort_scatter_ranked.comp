@@ -8,8 +8,8 @@
 #extension GL_KHR_shader_subgroup_ballot : require
 // Last dispatch of a radix pass where subgroups are whole: elements go to their places by one digit, those with equal
 // digits in their order. They change places in shared memory, so that neighbours in the result are written by
-// neighbouring invocations. Parameters after those of the key: rows, elements per row, tiles per row, the digit's lowest
-// bit, tiles per span, spans per row.
+// neighbouring invocations. Parameters after those of the key: rows, elements per row, tiles per row, the digit's
+// lowest bit, tiles per span, spans per row.
 #include "params.glsl"
 #include "sort_key.glsl"
 #include "sort_ranks.glsl"
