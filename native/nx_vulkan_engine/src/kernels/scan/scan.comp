@@ -40,6 +40,17 @@ shared ACC totals[256];
 // What comes before the end of each segment, and what was carried to its team.
 shared ACC ends[256u / SEGMENT];
 
+// Where element `e` of a step lies, of which each row has `count` from `begin` on.
+uint place_of(
+    const in uint e, const in uint count, const in uint begin, const in uint row, const in uint elements,
+    const in bool backwards
+) {
+    uint r = TEAM == 256u ? 0u : e / count;
+    uint i = begin + e - r * count;
+    return (row + r) * elements + (backwards ? elements - 1u - i : i);
+}
+#define PLACE(e) place_of(e, count, begin, row, elements, backwards)
+
 void main() {
     uint rows = nx_param(0u), elements = nx_param(1u), chunk = nx_param(2u), chunks = nx_param(3u);
     bool backwards = nx_param(4u) != 0u;
@@ -67,7 +78,6 @@ void main() {
         uint four = backwards ? elements - 4u - begin - start : begin + start;
         four = ((row + team) * elements + four) / 4u;
         uint next = backwards ? 0xffffffffu : 1u;
-        uint places[ITEMS];
         ACC values[ITEMS];
         if (FOURS != 0u) {
             uvec4 words[ITEMS / 4u];
@@ -78,16 +88,17 @@ void main() {
             }
             [[unroll]] for (uint k = 0u; k < ITEMS; ++k) values[k] = slot_lift(words[k / 4u][k % 4u]);
         } else {
+#ifdef SHUFFLED
             [[unroll]] for (uint k = 0u; k < ITEMS; ++k) {
                 uint e = id + k * 256u;
-                uint r = teams == 1u ? 0u : e / count;
-                uint i = begin + e - r * count;
-                if (backwards) i = elements - 1u - i;
-                places[k] = (row + r) * elements + i;
                 values[k] = ACC(0u);
-                if (e < jobs * count) values[k] = slot_load(places[k], 0u);
+                if (e < jobs * count) values[k] = slot_load(PLACE(e), 0u);
             }
             [[unroll]] for (uint k = 0u; k < ITEMS; ++k) tile[AT(id + k * 256u)] = values[k];
+#else
+            // CPU devices go through all of a loop that is written out, whatever there is to load.
+            for (uint e = id; e < jobs * count; e += 256u) tile[AT(e)] = slot_load(PLACE(e), 0u);
+#endif
             barrier();
             start += team * count;
             [[unroll]] for (uint k = 0u; k < ITEMS; ++k) {
@@ -162,10 +173,7 @@ void main() {
                 if (k < mine) tile[AT(start + k)] = values[k];
             }
             barrier();
-            [[unroll]] for (uint k = 0u; k < ITEMS; ++k) {
-                uint e = id + k * 256u;
-                if (e < jobs * count) slot_store(places[k], tile[AT(e)]);
-            }
+            for (uint e = id; e < jobs * count; e += 256u) slot_store(PLACE(e), tile[AT(e)]);
         }
         barrier();
     }
