@@ -767,14 +767,15 @@ fn others() {
         ScanSpec { reduction: Reduction::Sum, dtype: DType::F32, stage: ScanStage::Apply, shuffled: true, fours: true };
     kernels.add("scan_shuffled", |l, m| spec.generate(l, m));
     let payload = Payload { places: false, values: true, ranks: true };
-    let spec = SortSpec::Rows { bytes: 4, payload };
-    kernels.add("sort_rows", |l, m| spec.generate(l, m));
-    let spec = SortSpec::Count { bytes: 4 };
-    kernels.add("sort_count", |l, m| spec.generate(l, m));
-    let spec = SortSpec::ScatterRanked { bytes: 8, payload, team: Team::largest(32, 1024) };
-    kernels.add("sort_scatter_ranked", |l, m| spec.generate(l, m));
-    let spec = SortSpec::RowsRanked { bytes: 4, payload, team: Team::largest(32, 1024) };
-    kernels.add("sort_rows_ranked", |l, m| spec.generate(l, m));
+    let team = Team::largest(32, 1024);
+    for (name, spec) in [
+        ("sort_rows", SortSpec::Rows { bytes: 4, payload }),
+        ("sort_count", SortSpec::Count { bytes: 4 }),
+        ("sort_scatter_ranked", SortSpec::ScatterRanked { bytes: 8, payload, team }),
+        ("sort_rows_ranked", SortSpec::RowsRanked { bytes: 4, payload, team }),
+    ] {
+        kernels.add(name, |l, m| spec.generate(l, m));
+    }
     let extremes = WindowScatterSpec { stage: WindowStage::Choose { max: true, input: DType::F32 }, rank: 1 };
     kernels.add("window_choose", |l, m| extremes.generate(l, m));
     let gathered = WindowStage::Gather { source: DType::F32, initial: DType::F32, out: DType::F32 };

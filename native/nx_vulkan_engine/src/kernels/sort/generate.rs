@@ -165,7 +165,11 @@ impl SortSpec {
                 }
                 if payload.ranks {
                     define_put(&mut linker, &mut params, "slot_store_rank", 5, count)?;
-                    define_place(&mut linker, &mut params, payload)?;
+                    if payload.places {
+                        define_load(&mut linker, &mut params, "slot_place", PLACES, count)?;
+                    } else {
+                        linker.define("slot_place", |_, args| arg(args, 1).map(Some))?;
+                    }
                 }
             }
         }
@@ -189,19 +193,6 @@ fn define_load(
     linker.define(slot, |code, args| {
         let address = params.address(operand);
         access::load(code, address, element, arg(args, 0)?).map(Some)
-    })
-}
-
-/// A slot that gives the place of an element, by its position and its place in its row.
-fn define_place(linker: &mut Linker<'_>, params: &mut ParamLayout, payload: Payload) -> Result<()> {
-    linker.define("slot_place", |code, args| {
-        let place = if payload.places {
-            let address = params.address(PLACES);
-            access::load(code, address, Element::Raw(4), arg(args, 0)?)?
-        } else {
-            arg(args, 1)?
-        };
-        Ok(Some(place))
     })
 }
 
