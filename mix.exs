@@ -176,7 +176,7 @@ defmodule Mix.Tasks.Compile.NxVulkanNative do
   Each Mix environment has a library of its own, `priv/native/<env>/nx_vulkan_native.so`:
   `_build/<env>/lib/nx_vulkan/priv` is a link to `priv`, so that one file for all of them would be whatever was built
   last. `prod`, which is also what a project that depends on this one builds, uses Cargo's release profile; `dev` and
-  `test` share the dev profile with `cargo test`.
+  `test` the dev profile, and `test` shares all crates but the library's own with `cargo test`.
   """
 
   use Mix.Task.Compiler
@@ -201,7 +201,13 @@ defmodule Mix.Tasks.Compile.NxVulkanNative do
   end
 
   defp cargo_args(env) do
-    profile = if env == :prod, do: ["--release"], else: []
+    profile =
+      case env do
+        :prod -> ["--release"]
+        # What is opened to tests, so that the engine is the one that `cargo test` has built.
+        :test -> ["--features", "nx_vulkan_engine/testing"]
+        _ -> []
+      end
 
     ["build", "--package", @crate, "--message-format", "json-render-diagnostics", "--quiet"] ++ profile
   end

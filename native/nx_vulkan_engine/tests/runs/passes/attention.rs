@@ -354,7 +354,9 @@ fn attention_is_as_exact_as_one_rounding_of_weights_and_results() {
             eprintln!("no attention of {dtype}: {}", engine().info());
         }
         let epsilon = if dtype == DType::F16 { 2f64.powi(-11) } else { 2f64.powi(-8) };
-        for (case, inner_heads) in cases().iter().zip([true, false].into_iter().cycle()) {
+        // Without kernels of attention it is kernels of its parts on both sides, which take long to compile.
+        let (first, step) = if has_kernel { (0, 1) } else { (usize::from(dtype == DType::F16), 3) };
+        for (case, inner_heads) in cases().iter().zip([true, false].into_iter().cycle()).skip(first).step_by(step) {
             let way = Way {
                 inner_heads,
                 softmax: inner_heads.then_some(DType::F32),

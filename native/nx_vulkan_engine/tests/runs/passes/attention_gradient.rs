@@ -229,7 +229,9 @@ fn gradients_are_as_exact_as_those_of_its_parts() {
     for dtype in [DType::F16, DType::Bf16] {
         let has_kernel = attention::takes(engine(), dtype, Compile::Allowed).unwrap();
         let epsilon = if dtype == DType::F16 { 2f64.powi(-11) } else { 2f64.powi(-8) };
-        for (case, way) in cases().iter().zip(ways()) {
+        // Without kernels of attention it is kernels of its parts on both sides, which take long to compile.
+        let (first, step) = if has_kernel { (0, 1) } else { (usize::from(dtype == DType::F16), 3) };
+        for (case, way) in cases().iter().skip(first).step_by(step).zip(ways()) {
             let what = format!("{dtype} {} {way:?} {} x {}", case.name, case.depth, case.width);
             let narrow = program(case, way, dtype);
             let given = inputs(&narrow, case, &mut rng);
