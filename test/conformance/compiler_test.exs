@@ -78,7 +78,7 @@ defmodule Nx.Vulkan.Conformance.CompilerTest do
     assert_compiled(fn -> Nx.tensor(0xFFFFFFFFFFFFFFFF, type: :u64) end, [])
   end
 
-  test "captured tensors are uploaded once" do
+  test "captured tensors have their values in every call" do
     weights = Nx.tensor([[1.0, 2.0], [3.0, 4.0]], backend: Nx.BinaryBackend)
     fun = Nx.Defn.jit(fn x -> Nx.dot(x, weights) end, compiler: Nx.Vulkan)
     assert Nx.to_flat_list(fun.(Nx.tensor([1.0, 1.0]))) == [4.0, 6.0]

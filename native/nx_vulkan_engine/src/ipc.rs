@@ -134,7 +134,11 @@ impl Tensor {
     /// # Errors
     /// `InvalidArgument` for what is no such handle, for a process that is gone or keeps its memory to itself, and
     /// where the memory is too small. `Unsupported` where the device or the system can't do it.
-    pub fn from_ipc(engine: &Engine, handle: &[u8], ty: &Type) -> Result<Tensor> {
+    ///
+    /// # Safety
+    /// The bytes are those of [`Tensor::share_ipc`], unchanged. Damaged ones are found by what they say of process,
+    /// descriptor, sizes and contents, but drivers do not compare the type of memory that they name.
+    pub unsafe fn from_ipc(engine: &Engine, handle: &[u8], ty: &Type) -> Result<Tensor> {
         let bad = |expected: &str, got: String| Error::InvalidArgument {
             what: "handle",
             expected: expected.to_string(),
@@ -164,7 +168,9 @@ impl Tensor {
         if system::identity(&file)? != handle.file {
             return Err(bad("memory that is still shared", "a descriptor of something else".to_string()));
         }
-        let buffer = engine.import_shared(file, handle.buffer_bytes, handle.memory_type, handle.allocation_bytes)?;
+        let (buffer_bytes, allocation_bytes) = (handle.buffer_bytes, handle.allocation_bytes);
+        // SAFETY: by the contract the file, whose identity was compared, is of such an allocation.
+        let buffer = unsafe { engine.import_shared(file, buffer_bytes, handle.memory_type, allocation_bytes)? };
         let mut tag = [0; TAG_BYTES as usize];
         engine.download(&buffer, handle.buffer_bytes - TAG_BYTES, &mut tag)?;
         if tag != handle.tag() {

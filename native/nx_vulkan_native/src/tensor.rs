@@ -306,7 +306,8 @@ fn encode_binary<'a>(env: Env<'a>, bytes: &[u8]) -> Binary<'a> {
 fn tensor_from_ipc<'a>(env: Env<'a>, handle: Binary<'a>, dtype: Term<'a>, shape: Term<'a>) -> Term<'a> {
     let run = || {
         let engine = device::engine()?;
-        Ok((engine, Tensor::from_ipc(engine, &handle, &term::ty(dtype, shape)?)?))
+        // SAFETY: `Nx.from_pointer` asks for a handle of `Nx.to_pointer`, for which its caller answers.
+        Ok((engine, unsafe { Tensor::from_ipc(engine, &handle, &term::ty(dtype, shape)?)? }))
     };
     match run() {
         Ok((engine, tensor)) => encode_tensor(env, engine, tensor),

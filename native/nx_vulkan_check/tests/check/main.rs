@@ -8,3 +8,4 @@ mod random;
 mod reading;
 mod structure;
 mod targets;
+mod tools;

@@ -315,8 +315,7 @@ fn random_bytes_are_refused() {
 fn the_external_validator_agrees_where_it_is_installed() {
     let good = shaders().join("transpose.spv");
     let Ok(true) = spirv_val(&good) else {
-        eprintln!("spirv-val is not installed: skipped");
-        return;
+        return crate::tools::skipped_without_spirv_val();
     };
     let bad = std::env::temp_dir().join(format!("nx_vulkan-bad-{}.spv", std::process::id()));
     std::fs::write(&bad, &std::fs::read(&good).unwrap()[..400]).unwrap();

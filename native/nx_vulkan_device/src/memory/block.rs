@@ -66,13 +66,14 @@ pub struct Block {
     pub mapped: *mut u8,
 }
 
-/// A block that nobody owns, with the hazards that its next owner inherits.
-#[derive(Debug, Clone, Copy)]
+/// A block that nobody owns, with the hazards that its next owner inherits. There is one for each piece of memory, so
+/// that none has two owners.
+#[derive(Debug)]
 pub struct FreeBlock {
     /// What is free.
-    pub block: Block,
+    pub(crate) block: Block,
     /// What was last done to it.
-    pub hazard: Hazard,
+    pub(crate) hazard: Hazard,
 }
 
 // SAFETY: `mapped` points into memory that lives as long as the pool; the block's owner alone reads and writes through

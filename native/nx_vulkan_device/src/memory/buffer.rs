@@ -90,7 +90,7 @@ impl Buffer {
     }
 
     /// A buffer over an allocation of its own.
-    pub fn external(block: Block, size_bytes: u64, pool: Arc<DevicePool>, external: External) -> Buffer {
+    pub(crate) fn external(block: Block, size_bytes: u64, pool: Arc<DevicePool>, external: External) -> Buffer {
         let mut buffer = Buffer::new(FreeBlock { block, hazard: Hazard::default() }, size_bytes, pool);
         buffer.external = Some(external);
         buffer

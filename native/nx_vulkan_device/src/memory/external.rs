@@ -71,7 +71,9 @@ impl VulkanBacking {
         Ok((chunk, file, memory_type_index, allocation_size))
     }
 
-    fn import_shared(
+    /// # Safety
+    /// `file` is of an allocation by [`Self::allocate_shared`] of the same driver and device, of this type and size.
+    unsafe fn import_shared(
         &self,
         file: File,
         size_bytes: u64,
@@ -98,8 +100,8 @@ impl VulkanBacking {
             ..Default::default()
         };
         let import = MemoryImportInfo::Fd { handle_type: FD, file };
-        // SAFETY: the descriptor comes from the same driver and device, in the other process exported from an
-        // allocation of this size and type that is dedicated to a buffer made by the same code; it is not used again.
+        // SAFETY: the descriptor is of the same driver and device, of an allocation of this size and type that is
+        // dedicated to a buffer made by the same code; it is not used again.
         let memory = unsafe { DeviceMemory::import(Arc::clone(self.device()), info, import) }.map_err(|e| match e {
             Validated::Error(VulkanError::InvalidExternalHandle) => AllocError::Failed(Error::InvalidArgument {
                 what: "handle",
@@ -128,7 +130,11 @@ pub fn shared_buffer(pool: &Arc<DevicePool>, size_bytes: u64) -> Result<Buffer, 
 }
 
 /// The buffer of another process.
-pub fn imported_buffer(
+///
+/// # Safety
+/// `file` comes from the same driver and device, where [`shared_buffer`] exported it, with this type of memory and these
+/// sizes: the driver does not compare them.
+pub unsafe fn imported_buffer(
     pool: &Arc<DevicePool>,
     file: File,
     size_bytes: u64,
@@ -140,7 +146,8 @@ pub fn imported_buffer(
         return Err(AllocError::TooLarge { limit_bytes });
     }
     let reserved = size_bytes.next_multiple_of(ROUND_BYTES);
-    let chunk = pool.backing().import_shared(file, reserved, memory_type, allocation_bytes)?;
+    // SAFETY: the contract is the same.
+    let chunk = unsafe { pool.backing().import_shared(file, reserved, memory_type, allocation_bytes)? };
     Ok(buffer(pool, chunk, size_bytes, |memory| External {
         memory,
         file: None,

@@ -276,7 +276,12 @@ impl Stream {
     }
 
     /// Records one dispatch of a shader that takes descriptors.
-    pub fn dispatch_bound(&self, launch: &BoundLaunch<'_>) -> Result<()> {
+    ///
+    /// # Safety
+    /// The pipeline is of this device, and takes as many descriptors as there are bindings and as many bytes of push
+    /// constants as are given. The group counts and each binding's offset and size are within the device's limits, and
+    /// each binding within its buffer. What the shader does beyond its bindings is its owner's to answer for.
+    pub unsafe fn dispatch_bound(&self, launch: &BoundLaunch<'_>) -> Result<()> {
         let mut recorder = self.acquire()?;
         let uses = |wanted: Access| {
             launch
@@ -296,8 +301,9 @@ impl Stream {
         self.bind(&mut recorder, cmd, launch.pipeline);
         let measures = self.begin_measure(&recorder, cmd);
         let fns = &self.open.device.fns().v1_0;
-        // SAFETY: as in `dispatch`; the set was allocated for this pipeline's layout and lives until the slot is
-        // recycled.
+        // SAFETY: the command buffer is being recorded, under the lock; the set was allocated for this pipeline's layout
+        // and lives until the slot is recycled. Push constants and group counts fit by the contract
+        // (VUID-vkCmdPushConstants-offset-01795, VUID-vkCmdDispatch-groupCountX-00386).
         unsafe {
             if !launch.bindings.is_empty() {
                 (fns.cmd_bind_descriptor_sets)(

@@ -151,7 +151,8 @@ impl Engine {
         if self.capture.is_some() {
             return Err(Error::NeedsCompile);
         }
-        self.core.stream.dispatch_bound(launch)
+        // SAFETY: device, interface, group counts and each binding's range were checked above.
+        unsafe { self.core.stream.dispatch_bound(launch) }
     }
 
     fn check_launch(&self, pipeline: &Pipeline, groups: [u32; 3]) -> Result<()> {

@@ -88,7 +88,10 @@ impl Engine {
     }
 
     /// The buffer behind a descriptor of another process's memory.
-    pub(crate) fn import_shared(
+    ///
+    /// # Safety
+    /// That of [`imported_buffer`].
+    pub(crate) unsafe fn import_shared(
         &self,
         file: File,
         size_bytes: u64,
@@ -101,7 +104,8 @@ impl Engine {
                 AllocError::Failed(Error::Io { path: "a descriptor".to_string(), cause: e.to_string() })
             };
             let file = file.try_clone().map_err(failed)?;
-            imported_buffer(&self.core.pool, file, size_bytes, memory_type, allocation_bytes)
+            // SAFETY: the caller's duty.
+            unsafe { imported_buffer(&self.core.pool, file, size_bytes, memory_type, allocation_bytes) }
         })?;
         // The memory is there already. NVIDIA's driver says this of a descriptor that is none of its memory.
         buffer.map(Arc::new).ok_or_else(|| Error::InvalidArgument {

@@ -5,3 +5,5 @@ mod coverage;
 mod golden;
 mod kernels;
 mod listing;
+#[path = "../../../nx_vulkan_check/tests/check/tools.rs"]
+mod tools;

@@ -13,3 +13,5 @@ mod pipelines;
 mod raw;
 mod stream;
 mod time_limit;
+#[path = "../../../nx_vulkan_check/tests/check/tools.rs"]
+mod tools;

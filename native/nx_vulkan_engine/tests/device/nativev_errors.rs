@@ -195,8 +195,7 @@ fn a_call_that_may_not_compile_says_so_until_it_is_compiled() {
 #[test]
 fn spirv_val_refuses_what_it_does_not_like() {
     if std::process::Command::new("spirv-val").arg("--version").output().is_err() {
-        println!("skipped: spirv-val is not installed");
-        return;
+        return crate::tools::skipped_without_spirv_val();
     }
     let raw = Raw::new();
     let dir = TempDir::new("nativev-validate");

@@ -24,6 +24,8 @@ mod recordings;
 mod seeing;
 mod sizes;
 mod together;
+#[path = "../../../nx_vulkan_check/tests/check/tools.rs"]
+mod tools;
 mod vectors;
 #[path = "../common/workloads.rs"]
 mod workloads;

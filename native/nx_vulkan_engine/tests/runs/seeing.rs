@@ -183,7 +183,7 @@ fn modules_are_written_by_name() {
         assert!(file.chars().all(safe), "{file}");
         match Command::new("spirv-val").args(["--target-env", "vulkan1.2"]).arg(folder.0.join(file)).output() {
             Ok(out) => assert!(out.status.success(), "{file}: {}", String::from_utf8_lossy(&out.stderr)),
-            Err(_) => println!("skipped: spirv-val is not installed"),
+            Err(_) => crate::tools::skipped_without_spirv_val(),
         }
     }
     // A folder that can't be written is an error, not silence.

@@ -137,22 +137,14 @@ pub fn note(program: &mut Program) {
     let numbers: Vec<Option<i64>> =
         program.instructions.iter().flat_map(|i| std::iter::repeat_n(of(i), i.outs.len())).collect();
     for Instruction { op, operands, .. } in &mut program.instructions {
-        match op {
-            Op::While(op) => {
-                let number = |i: u32| match operands.get(i as usize)? {
-                    Operand::Input(_) => None,
-                    Operand::Result(r) => numbers.get(*r as usize).copied().flatten(),
-                };
-                op.trips = Counted::of(op, number)
-                    .map(|counted| counted.known(number).map_or(Trips::Counted(counted), Trips::Known));
-                note(&mut op.condition);
-                note(&mut op.body);
-            }
-            Op::Cond(op) => {
-                note(&mut op.on_true);
-                note(&mut op.on_false);
-            }
-            _ => {}
+        if let Op::While(op) = op {
+            let number = |i: u32| match operands.get(i as usize)? {
+                Operand::Input(_) => None,
+                Operand::Result(r) => numbers.get(*r as usize).copied().flatten(),
+            };
+            op.trips = Counted::of(op, number)
+                .map(|counted| counted.known(number).map_or(Trips::Counted(counted), Trips::Known));
         }
+        op.inside_mut().for_each(note);
     }
 }

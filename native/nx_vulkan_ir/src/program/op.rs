@@ -90,15 +90,33 @@ pub enum Op {
     Workgroup(Box<Program>),
 }
 
+/// The programs of a loop or of branches, of which there are two or none. Functions of folds and windows, and what became
+/// one kernel, are none of these.
+macro_rules! inside {
+    ($op:expr, $($by:tt)+) => {
+        match $op {
+            Op::While(op) => [Some($($by)+ op.condition), Some($($by)+ op.body)],
+            Op::Cond(op) => [Some($($by)+ op.on_true), Some($($by)+ op.on_false)],
+            Op::Unary(_) | Op::Binary(_) | Op::Select | Op::Clip | Op::AsType | Op::Bitcast => [None, None],
+            Op::Constant(_) | Op::Iota { .. } | Op::Eye => [None, None],
+            Op::Reshape | Op::Squeeze | Op::After | Op::Broadcast { .. } | Op::Transpose { .. } => [None, None],
+            Op::Slice { .. } | Op::PutSlice { .. } | Op::Concatenate { .. } | Op::Stack { .. } => [None, None],
+            Op::Reduce { .. } | Op::AllClose { .. } | Op::Fold { .. } | Op::Dot { .. } | Op::Conv(_) => [None, None],
+            Op::Moved(_) | Op::Order(_) | Op::Indexing(_) | Op::Windowed(_) => [None, None],
+            Op::Spectral(_) | Op::Matrix(_) | Op::Fused(_) | Op::Workgroup(_) => [None, None],
+        }
+    };
+}
+
 impl Op {
     /// The programs of a loop or of branches.
     pub fn inside(&self) -> impl Iterator<Item = &Program> {
-        let programs = match self {
-            Op::While(op) => [Some(&op.condition), Some(&op.body)],
-            Op::Cond(op) => [Some(&op.on_true), Some(&op.on_false)],
-            _ => [None, None],
-        };
-        programs.into_iter().flatten()
+        inside!(self, &).into_iter().flatten()
+    }
+
+    /// The same, to be changed.
+    pub fn inside_mut(&mut self) -> impl Iterator<Item = &mut Program> {
+        inside!(self, &mut).into_iter().flatten()
     }
 
     /// The types of the factors of matrices of type `a`, or `None` where the op is no factorization, or `a` no matrix

@@ -238,7 +238,11 @@ fn binary_int(op: Binary, a: i128, b: i128) -> Option<i128> {
         Binary::BitwiseXor => a ^ b,
         Binary::LeftShift => shift.map_or(0, |s| a << s),
         Binary::RightShift => shift.map_or(if a < 0 { -1 } else { 0 }, |s| a >> s),
-        _ => return None,
+        // Of floats, and predicates, which have another function.
+        Binary::Divide | Binary::Atan2 => return None,
+        Binary::Equal | Binary::NotEqual | Binary::Greater | Binary::GreaterEqual => return None,
+        Binary::Less | Binary::LessEqual => return None,
+        Binary::LogicalAnd | Binary::LogicalOr | Binary::LogicalXor => return None,
     })
 }
 
@@ -276,7 +280,12 @@ fn binary_real(op: Binary, a: f64, b: f64) -> Option<f64> {
         Binary::Atan2 => a.atan2(b),
         Binary::Min => real::extreme(a, b, true),
         Binary::Max => real::extreme(a, b, false),
-        _ => return None,
+        // Of integers, and predicates, which have another function.
+        Binary::Quotient | Binary::LeftShift | Binary::RightShift => return None,
+        Binary::BitwiseAnd | Binary::BitwiseOr | Binary::BitwiseXor => return None,
+        Binary::Equal | Binary::NotEqual | Binary::Greater | Binary::GreaterEqual => return None,
+        Binary::Less | Binary::LessEqual => return None,
+        Binary::LogicalAnd | Binary::LogicalOr | Binary::LogicalXor => return None,
     })
 }
 
@@ -288,6 +297,12 @@ fn binary_complex(op: Binary, a: Pair, b: Pair) -> Option<Pair> {
         Binary::Pow => complex::pow(a, b),
         Binary::Divide => complex::divide(a, b),
         Binary::Atan2 => complex::atan2(a, b),
-        _ => return None,
+        // Of real numbers, and predicates, which have another function.
+        Binary::Quotient | Binary::Remainder | Binary::Min | Binary::Max => return None,
+        Binary::LeftShift | Binary::RightShift => return None,
+        Binary::BitwiseAnd | Binary::BitwiseOr | Binary::BitwiseXor => return None,
+        Binary::Equal | Binary::NotEqual | Binary::Greater | Binary::GreaterEqual => return None,
+        Binary::Less | Binary::LessEqual => return None,
+        Binary::LogicalAnd | Binary::LogicalOr | Binary::LogicalXor => return None,
     })
 }

@@ -113,12 +113,10 @@ fn joined(mut program: Program, target: &Target) -> Result<Program> {
 
 /// Applies `pass` to the programs of loops and branches.
 fn nested(program: &mut Program, pass: impl Fn(Program) -> Result<Program>) -> Result<()> {
-    let apply = |program: &mut Program| pass(std::mem::take(program)).map(|new| *program = new);
-    program.instructions.iter_mut().try_for_each(|instruction| match &mut instruction.op {
-        Op::While(op) => apply(&mut op.condition).and_then(|()| apply(&mut op.body)),
-        Op::Cond(op) => apply(&mut op.on_true).and_then(|()| apply(&mut op.on_false)),
-        _ => Ok(()),
-    })
+    for program in program.instructions.iter_mut().flat_map(|instruction| instruction.op.inside_mut()) {
+        *program = pass(std::mem::take(program))?;
+    }
+    Ok(())
 }
 
 /// From one program to another.
