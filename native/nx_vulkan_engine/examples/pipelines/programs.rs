@@ -225,7 +225,7 @@ fn structure() -> Vec<Named> {
     for dtype in [DType::F32, DType::F64] {
         let complex = if dtype == DType::F64 { DType::C128 } else { DType::C64 };
         let few = [60u64, 256, 1000, 1 << 13, 1 << 20, 1009].map(|n| (4, n));
-        let many = [64u64, 128, 256, 512, 1024, 2048, 4096].map(|n| ((1 << 18) / n, n));
+        let many = [64u64, 128, 256, 512, 1000, 1001, 1024, 1536, 2048, 2187, 4096].map(|n| ((1 << 18) / n, n));
         for (rows, n) in few.into_iter().chain(many) {
             found.push(named(format!("fft {dtype} {rows} x {n}"), |b| {
                 let x = b.input(complex, &[rows, n]);

@@ -19,82 +19,22 @@ layout(constant_id = 1) const uint ODD = 1u;
 
 shared T data[CAPACITY];
 
-#define COMBINE(R, H, COSINES, SINES) \
-    T plus[H], minus[H]; \
-    T first = x[0]; \
-    [[unroll]] for (uint k = 0u; k < H; ++k) { \
-        plus[k] = x[k + 1u] + x[R - 1u - k]; \
-        minus[k] = x[k + 1u] - x[R - 1u - k]; \
-        x[0] += plus[k]; \
-    } \
-    [[unroll]] for (uint q = 1u; q <= H; ++q) { \
-        T even = first, odd = T(S(0.0lf)); \
-        [[unroll]] for (uint k = 1u; k <= H; ++k) { \
-            uint turns = q * k % R; \
-            bool mirrored = turns > H; \
-            uint i = (mirrored ? R - turns : turns) - 1u; \
-            even += plus[k - 1u] * COSINES[i]; \
-            odd += minus[k - 1u] * (mirrored ? -SINES[i] : SINES[i]); \
+// One pass over rows in shared memory: butterflies of R elements `step` apart, in blocks of R * step, then roots from
+// `roots` on.
+#define PASS(R) \
+    for (uint b = lane; b < n / R; b += team) { \
+        uint block = b / step; \
+        uint offset = b - block * step; \
+        uint begin = block * R * step + offset; \
+        T x[R]; \
+        [[unroll]] for (uint k = 0u; k < R; ++k) x[k] = data[at(base, row, begin + k * step)]; \
+        dft(x); \
+        data[at(base, row, begin)] = x[0]; \
+        if (step > 1u) { \
+            [[unroll]] for (uint k = 1u; k < R; ++k) x[k] = mul(x[k], slot_root(roots + (k - 1u) * step + offset)); \
         } \
-        x[q] = even + turn(odd); \
-        x[R - q] = even - turn(odd); \
+        [[unroll]] for (uint k = 1u; k < R; ++k) data[at(base, row, begin + k * step)] = x[k]; \
     }
-
-const S C3[1] = S[](S(-0.5lf));
-const S S3[1] = S[](S(0.866025403784438646764lf));
-const S C7[3] = S[](
-    S(0.623489801858733530525lf),
-    S(-0.222520933956314404289lf),
-    S(-0.900968867902419126236lf)
-);
-const S S7[3] = S[](
-    S(0.781831482468029808708lf),
-    S(0.974927912181823607018lf),
-    S(0.433883739117558120476lf)
-);
-const S C11[5] = S[](
-    S(0.841253532831181168862lf),
-    S(0.415415013001886425529lf),
-    S(-0.142314838273285140444lf),
-    S(-0.654860733945285064057lf),
-    S(-0.95949297361449738989lf)
-);
-const S S11[5] = S[](
-    S(0.540640817455597582108lf),
-    S(0.909631995354518371412lf),
-    S(0.989821441880932732376lf),
-    S(0.755749574354258283774lf),
-    S(0.281732556841429697711lf)
-);
-const S C13[6] = S[](
-    S(0.8854560256532098959lf),
-    S(0.568064746731155802512lf),
-    S(0.120536680255323053349lf),
-    S(-0.35460488704253562597lf),
-    S(-0.748510748171101098635lf),
-    S(-0.970941817426052027157lf)
-);
-const S S13[6] = S[](
-    S(0.464723172043768545656lf),
-    S(0.82298386589365639458lf),
-    S(0.992708874098053992801lf),
-    S(0.93501624268541482344lf),
-    S(0.663122658240795202377lf),
-    S(0.239315664287557767149lf)
-);
-
-void dft5(inout T a, inout T b, inout T c, inout T d, inout T e) {
-    T p = b + e, q = c + d, r = b - e, s = c - d;
-    T sum = p + q, even = a - sum * S(0.25lf), difference = (p - q) * S(0.559016994374947424102lf);
-    const S near = S(0.951056516295153572116lf), far = S(0.587785252292473129169lf);
-    T v = turn(r * near + s * far), w = turn(r * far - s * near);
-    T f = even + difference, g = even - difference;
-    a += sum;
-    b = f + v;
-    e = f - v;
-    c = g + w;
-    d = g - w;
-}
 
 void main() {
     uint rows = nx_param(0u), n = nx_param(1u), rows_per_group = nx_param(2u), radices = nx_param(3u);
@@ -136,15 +76,26 @@ void main() {
         step /= radix;
         if (row < here) {
             switch (radix) {
-                case 2u: PASS(2u, dft(x);) break;
-                case 3u: if (ODD != 0u) { PASS(3u, COMBINE(3u, 1u, C3, S3)) } break;
-                case 4u: PASS(4u, dft(x);) break;
-                case 5u: if (ODD != 0u) { PASS(5u, dft5(x[0], x[1], x[2], x[3], x[4]);) } break;
-                case 7u: if (ODD != 0u) { PASS(7u, COMBINE(7u, 3u, C7, S7)) } break;
-                case 8u: PASS(8u, dft(x);) break;
-                case 11u: if (ODD != 0u) { PASS(11u, COMBINE(11u, 5u, C11, S11)) } break;
-                case 13u: if (ODD != 0u) { PASS(13u, COMBINE(13u, 6u, C13, S13)) } break;
-                default: PASS(16u, dft(x);) break;
+                case 2u: PASS(2u) break;
+                case 4u: PASS(4u) break;
+                case 8u: PASS(8u) break;
+                case 16u: PASS(16u) break;
+                default:
+                    if (ODD != 0u) {
+                        switch (radix) {
+                            case 3u: PASS(3u) break;
+                            case 5u: PASS(5u) break;
+                            case 6u: PASS(6u) break;
+                            case 7u: PASS(7u) break;
+                            case 9u: PASS(9u) break;
+                            case 10u: PASS(10u) break;
+                            case 11u: PASS(11u) break;
+                            case 12u: PASS(12u) break;
+                            case 13u: PASS(13u) break;
+                            default: PASS(15u) break;
+                        }
+                    }
+                    break;
             }
         }
         roots += (radix - 1u) * step;

@@ -1,5 +1,5 @@
-// Elements, loads and stores of Fourier transforms, and butterflies of powers of two: what fft.comp and fft_fixed.comp
-// share. Parameters: see their names here and in main.
+// Elements, loads and stores of Fourier transforms: what fft.comp and fft_fixed.comp share. Parameters: see their names
+// here and in main.
 #ifndef FFT_GLSL
 #define FFT_GLSL
 
@@ -46,92 +46,12 @@ S scalar(const in uint k) {
 #endif
 }
 
-T mul(const in T a, const in T b) { return T(a.x * b.x - a.y * b.y, a.x * b.y + a.y * b.x); }
-// -i a
-T turn(const in T a) { return T(a.y, -a.x); }
+#include "fft_butterflies.glsl"
 
 // Spreads strides of 16 and 256, and neighbouring rows, over the banks.
 uint at(const in uint base, const in uint row, const in uint i) {
     return base + (i ^ ((i >> 4) & 15u) ^ ((i >> 8) & 15u) ^ ((row << 2) & 15u));
 }
-
-void dft2(inout T a, inout T b) {
-    T t = a - b;
-    a = a + b;
-    b = t;
-}
-
-void dft4(inout T a, inout T b, inout T c, inout T d) {
-    T p = a + c, q = a - c, r = b + d, s = turn(b - d);
-    a = p + r;
-    b = q + s;
-    c = p - r;
-    d = q - s;
-}
-
-const S HALF_ROOT = S(0.707106781186547524401lf);
-
-void dft8(inout T a, inout T b, inout T c, inout T d, inout T e, inout T f, inout T g, inout T h) {
-    dft4(a, c, e, g);
-    dft4(b, d, f, h);
-    d = T(d.x + d.y, d.y - d.x) * HALF_ROOT;
-    f = turn(f);
-    h = T(h.y - h.x, -h.x - h.y) * HALF_ROOT;
-    dft2(a, b);
-    dft2(c, d);
-    dft2(e, f);
-    dft2(g, h);
-}
-
-// Butterflies in place.
-void dft(inout T x[2]) { dft2(x[0], x[1]); }
-void dft(inout T x[4]) { dft4(x[0], x[1], x[2], x[3]); }
-
-void dft(inout T x[8]) {
-    dft8(x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7]);
-    T y[8] = x;
-    [[unroll]] for (uint k = 0u; k < 4u; ++k) {
-        x[k] = y[2u * k];
-        x[k + 4u] = y[2u * k + 1u];
-    }
-}
-
-#define COLUMN(A, B, C, D, P, Q, U) \
-    dft4(x[A], x[B], x[C], x[D]); \
-    x[B] = mul(x[B], P); \
-    x[C] = mul(x[C], Q); \
-    x[D] = mul(x[D], U);
-
-void dft(inout T x[16]) {
-    const T w1 = T(S(0.923879532511286756128lf), S(-0.382683432365089771728lf));
-    const T w2 = T(HALF_ROOT, -HALF_ROOT), w3 = T(S(0.382683432365089771728lf), S(-0.923879532511286756128lf));
-    const T w4 = T(S(0.0lf), S(-1.0lf)), w6 = T(-HALF_ROOT, -HALF_ROOT);
-    const T w9 = T(S(-0.923879532511286756128lf), S(0.382683432365089771728lf));
-    dft4(x[0], x[4], x[8], x[12]);
-    COLUMN(1, 5, 9, 13, w1, w2, w3)
-    COLUMN(2, 6, 10, 14, w2, w4, w6)
-    COLUMN(3, 7, 11, 15, w3, w6, w9)
-    [[unroll]] for (uint k = 0u; k < 16u; k += 4u) dft4(x[k], x[k + 1u], x[k + 2u], x[k + 3u]);
-    T y[16] = x;
-    [[unroll]] for (uint k = 0u; k < 16u; ++k) x[k] = y[k % 4u * 4u + k / 4u];
-}
-
-// One pass over rows in shared memory: butterflies of R elements `step` apart, in blocks of R * step, then roots from
-// `roots` on.
-#define PASS(R, BUTTERFLY) \
-    for (uint b = lane; b < n / R; b += team) { \
-        uint block = b / step; \
-        uint offset = b - block * step; \
-        uint begin = block * R * step + offset; \
-        T x[R]; \
-        [[unroll]] for (uint k = 0u; k < R; ++k) x[k] = data[at(base, row, begin + k * step)]; \
-        BUTTERFLY \
-        data[at(base, row, begin)] = x[0]; \
-        if (step > 1u) { \
-            [[unroll]] for (uint k = 1u; k < R; ++k) x[k] = mul(x[k], slot_root(roots + (k - 1u) * step + offset)); \
-        } \
-        [[unroll]] for (uint k = 1u; k < R; ++k) data[at(base, row, begin + k * step)] = x[k]; \
-    }
 
 // What row `row` of the launch is a part of.
 struct Part {

@@ -335,18 +335,19 @@ struct Step<'a> {
 }
 
 impl Step<'_> {
-    fn kernel(&self, model: &DeviceModel, spec: FftSpec, flags: u32, per_group: u64, capacity: u64) -> FftKernel {
-        let direct = flags & DIRECT != 0;
-        let fixed = plan::fixed_radices(self.n).filter(|_| !direct && is_fixed(model, self.n * self.rows));
+    /// The kernel for a length of these radices, of none where terms are summed.
+    fn kernel(&self, model: &DeviceModel, spec: FftSpec, flags: u32, radices: &[u64], group: [u64; 2]) -> FftKernel {
+        let [per_group, capacity] = group;
+        let fixed = plan::fixed_radices(radices).filter(|_| is_fixed(model, self.n * self.rows));
         let Some(radices) = fixed else {
-            let odd = !direct && !self.n.is_power_of_two();
+            let odd = radices.iter().any(|radix| !radix.is_power_of_two());
             return FftKernel { spec, capacity: capacity as u32, form: FftForm::Any { odd } };
         };
         let flags = flags
             | if self.valid == self.n * self.in_inner && self.full == self.valid { WHOLE_LOAD } else { 0 }
             | if self.kept == self.n * self.out_inner { WHOLE_STORE } else { 0 };
         let form = FftForm::Fixed { radices, rows: per_group as u32, flags };
-        FftKernel { spec, capacity: (self.n * per_group) as u32, form }
+        FftKernel { spec, capacity: (pitch(self.n) * per_group) as u32, form }
     }
 
     fn launch(&self, engine: &Engine, from: &Rows, to: &Rows, capacity: u64, compile: Compile) -> Result<()> {
@@ -369,7 +370,8 @@ impl Step<'_> {
             | if load_rows { LOAD_ROWS } else { 0 }
             | if store_rows { STORE_ROWS } else { 0 }
             | if self.rest > 1 { PARTS } else { 0 };
-        let spec = self.kernel(engine.model(), spec, flags, per_group, capacity);
+        let radices = if direct { vec![] } else { plan::radices(self.n) };
+        let spec = self.kernel(engine.model(), spec, flags, &radices, [per_group, capacity]);
         let kernel = engine.kernel_reaching(&spec, self.pass.far, compile)?;
         let content = if direct { Content::Roots(self.n) } else { Content::Passes(self.n) };
         let roots = tables::table(engine, content, compute, compile)?;
@@ -408,7 +410,7 @@ impl Step<'_> {
             self.rows as u32,
             self.n as u32,
             per_group as u32,
-            if direct { 0 } else { plan::radix_word(self.n) },
+            plan::radix_word(&radices),
             self.in_inner as u32,
             self.out_inner as u32,
             self.valid as u32,
@@ -432,10 +434,15 @@ pub(crate) fn is_fixed(model: &DeviceModel, elements: u64) -> bool {
     elements >= model.fill.least_fixed_transform
 }
 
+/// Elements of shared memory from one row of `n` to the next: banks change places within 16.
+fn pitch(n: u64) -> u64 {
+    n.next_multiple_of(16)
+}
+
 /// Rows of `n` elements that a workgroup transforms, a power of two: as many as fit, but not so many that the device
 /// idles. Neighbouring rows share memory sectors.
 pub(crate) fn rows_per_group(model: &DeviceModel, n: u64, rows: u64, capacity: u64, neighbours: bool) -> u64 {
-    let pitch = n.next_multiple_of(16);
+    let pitch = pitch(n);
     let most = (capacity / pitch).clamp(1, FftSpec::LOCAL_SIZE);
     let most = 1 << most.ilog2();
     let least = if neighbours { NEIGHBOURS } else { 1 };

@@ -26,7 +26,7 @@ pub enum FftForm {
     /// Whether there are other radices than powers of two.
     Any { odd: bool },
     /// The radices of a length, the rows of a workgroup, and what is done to elements besides.
-    Fixed { radices: [u32; 3], rows: u32, flags: u32 },
+    Fixed { radices: [u32; 4], rows: u32, flags: u32 },
 }
 
 /// A pass of a transform, and elements that a workgroup has room for.
@@ -53,8 +53,8 @@ impl KernelSpec for FftKernel {
     fn constants(&self, _: FloatModes) -> Constants {
         match self.form {
             FftForm::Any { odd } => SmallVec::from_slice(&[(0, self.capacity), (1, u32::from(odd))]),
-            FftForm::Fixed { radices: [first, middle, last], rows, flags } => {
-                let known = [self.capacity, first, middle, last, rows, flags];
+            FftForm::Fixed { radices: [first, second, third, last], rows, flags } => {
+                let known = [self.capacity, first, second, third, last, rows, flags];
                 (0..).zip(known).collect()
             }
         }

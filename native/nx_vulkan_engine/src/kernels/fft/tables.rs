@@ -26,7 +26,7 @@ pub enum Content {
     Twofold(u64),
     /// Roots of twice the length with squared exponents.
     Chirp(u64),
-    /// The transform, of a power of two, of the chirp's conjugate.
+    /// The transform, of the convolution's length, of the chirp's conjugate.
     Spectrum(u64),
 }
 
@@ -60,14 +60,8 @@ pub fn twofold_shift(n: u64) -> u32 {
 
 /// Entries of a passes table before the order.
 pub fn pass_roots(n: u64) -> u64 {
-    let mut step = n;
-    plan::radices(n)
-        .iter()
-        .map(|radix| {
-            step /= radix;
-            (radix - 1) * step
-        })
-        .sum()
+    // The passes have n - n / r, n / r - n / (r s), and so on.
+    n - 1
 }
 
 /// The table, from the cache or made now.
@@ -127,9 +121,12 @@ pub fn table(engine: &Engine, content: Content, ctype: CType, compile: Compile) 
     Ok(buffer)
 }
 
-/// Length of the cyclic convolution that a transform of any length `n` becomes.
+/// Length of the cyclic convolution that a transform of any length `n` becomes: the shortest that is a radix from 8 on
+/// times a power of two, and takes no more passes than the power of two beyond it.
 pub fn convolution(n: u64) -> u64 {
-    (2 * n - 1).next_power_of_two()
+    let least = 2 * n - 1;
+    let unit = least.next_power_of_two() / 16;
+    [9, 10, 12, 15].map(|radix| radix * unit).into_iter().find(|&m| m >= least).unwrap_or(16 * unit)
 }
 
 /// exp(-i pi k^2 / n)

@@ -87,7 +87,7 @@ fn fft_of_all_short_lengths() {
 #[test]
 fn fft_of_primes_and_products() {
     let mut rng = rng(91);
-    for length in [97, 128, 180, 243, 311] {
+    for length in [97, 128, 180, 210, 243, 260, 311] {
         for dtype in [DType::C64, DType::C128] {
             let a = random(dtype, &[2, length], &mut rng);
             for kind in [Fourier::Fft, Fourier::Ifft, Fourier::Irfft] {
@@ -95,7 +95,7 @@ fn fft_of_primes_and_products() {
             }
         }
     }
-    for length in [1001, 1009, 1024, 1155, 2 * 1009, 2048, 2187, 3072, 4096, 4099] {
+    for length in [1000, 1001, 1009, 1024, 1155, 2 * 1009, 2048, 2187, 2310, 2401, 3072, 3125, 4096, 4099] {
         sampled(DType::C64, &[2, length], 1, length, &mut rng);
         sampled(DType::C128, &[length, 2], 0, length, &mut rng);
     }
@@ -236,14 +236,15 @@ fn fft_of_a_million_and_more() {
     finish();
 }
 
-/// Of many elements, lengths that are powers of two have kernels of their own.
+/// Of many elements, lengths have kernels of their own: of two to four radices, all of which are among these lengths.
 #[test]
 fn fft_of_many_rows_has_the_bits_of_few() {
     const MANY: u64 = 1 << 20;
     let mut rng = rng(96);
     for dtype in [DType::F32, DType::C64, DType::C128] {
         let all = upload(&random(dtype, &[MANY + (1 << 18)], &mut rng));
-        let lengths = (6..=12).map(|k| 1 << k).chain([1 << 14, 1024, 4096, 512]);
+        let powers = (6..=12).map(|k| 1 << k).chain([1 << 14]);
+        let lengths = powers.chain([1000, 729, 1001, 3000, 2187, 1536, 60, 338, 2401, 3600, 26, 210]);
         for (turn, (length, axis)) in lengths.zip([0, 1].into_iter().cycle()).enumerate() {
             let kinds = [
                 (Fourier::Fft, length),
@@ -320,7 +321,7 @@ fn fft_leaves_zeros_and_carries_nan() {
     }
     let small = transform(Fourier::Fft, &complex(&[1.0, 0.5, 1.25, 0.5]), 0.25);
     assert_eq!(small.values[1..], [(0.0, 0.0), (1.25, 0.0), (0.0, 0.0)].map(|(re, im)| Value::Complex(re, im)));
-    for length in [8, 33, 100, 97, 4099] {
+    for length in [8, 33, 90, 100, 97, 156, 4099] {
         for special in [f64::NAN, f64::INFINITY] {
             let mut values = vec![1.0; length];
             values[length / 3] = special;
