@@ -1,13 +1,17 @@
 //! Bodies of fused ops that are attention: the product of queries and keys, elementwise steps on it (the scores), a
 //! softmax of each of its rows, and the product of that with values.
 
+mod softmax;
+
 use smallvec::{SmallVec, smallvec};
 
+use softmax::Softmax;
+
 use super::attribute::Axes;
-use super::fused::{Load, Made, Plan, Seen as SeenAs};
+use super::fused::{Load, Plan, Seen as SeenAs};
 use super::ops::Class;
 use super::step::{Ref, Step};
-use super::{Binary, Elementwise, Instruction, Op, Operand, Program, Reduction, Unary};
+use super::{Binary, Elementwise, Instruction, Op, Operand, Program};
 use crate::shape::Dims;
 use crate::{DType, Type};
 
@@ -312,159 +316,9 @@ pub(super) fn between<const N: usize>(
     (is_along_keys && plan.space == ty.shape && is_stored).then_some((plan, places))
 }
 
-/// The scores of a plan that computes their softmax along rows.
-struct Softmax {
-    steps: SmallVec<[Step; 1]>,
-    score: Ref,
-    scores: DType,
-    kept: Option<Kept>,
-}
-
-impl Softmax {
-    /// Of a plan whose input `place` is the product.
-    fn of(plan: &Plan, place: usize) -> Option<Softmax> {
-        let made = |r: Ref| match r {
-            Ref::Result(k) => plan.values.get(usize::from(k)).map(|value| &value.made),
-            _ => None,
-        };
-        let step = |r: Ref| match made(r) {
-            Some(Made::Step(step)) => Some(step),
-            _ => None,
-        };
-        // Casts between floats make no difference to what is not rounded.
-        let uncast = |mut r: Ref| {
-            while let Some(Step { op: Elementwise::AsType, args, out }) = step(r)
-                && let [of] = args.as_slice()
-                && is_held(*out)
-                && is_held(plan.dtype(*of))
-            {
-                r = *of;
-            }
-            r
-        };
-        let binary = |r: Ref, op: Binary| match step(uncast(r)) {
-            Some(Step { op: Elementwise::Binary(found), args, out }) if *found == op && is_held(*out) => {
-                match args.as_slice() {
-                    &[a, b] => Some((uncast(a), uncast(b))),
-                    _ => None,
-                }
-            }
-            _ => None,
-        };
-        let reduced = |r: Ref, kind: Reduction| match made(r) {
-            Some(Made::Reduction { reduction, of, .. }) if *reduction == kind => Some(uncast(*of)),
-            _ => None,
-        };
-        let is_one = |r: Ref| number(r) == Some(1.0);
-        let inverse = |r: Ref| binary(r, Binary::Divide).filter(|(one, _)| is_one(*one)).map(|(_, sum)| sum);
-        let weights = plan.stores.first()?.value;
-        let (weights, kept) = match step(uncast(weights)) {
-            Some(Step { op: Elementwise::Select, args, out }) if is_held(*out) && number(args[2]) == Some(0.0) => {
-                (args[1], Some(args[0]))
-            }
-            _ => (weights, None),
-        };
-        let (weights, scale) = match binary(weights, Binary::Divide).map(|(a, by)| (a, number(by))) {
-            Some((a, Some(by))) => (a, 1.0 / by),
-            _ => match binary(weights, Binary::Multiply).map(|(a, b)| (a, b, number(a), number(b))) {
-                Some((_, b, Some(by), _)) => (b, by),
-                Some((a, _, _, Some(by))) => (a, by),
-                _ => (weights, 1.0),
-            },
-        };
-        if kept.is_none() && scale != 1.0 || !scale.is_normal() {
-            return None;
-        }
-        let (exponential, sum) = binary(weights, Binary::Divide).or_else(|| {
-            let (a, b) = binary(weights, Binary::Multiply)?;
-            inverse(a).map(|sum| (b, sum)).or_else(|| inverse(b).map(|sum| (a, sum)))
-        })?;
-        let Some(Step { op: Elementwise::Unary(Unary::Exp), args, .. }) = step(exponential) else { return None };
-        let (score, largest) = binary(*args.first()?, Binary::Subtract)?;
-        if reduced(sum, Reduction::Sum)? != exponential || reduced(largest, Reduction::Max)? != score {
-            return None;
-        }
-        let scores = plan.dtype(score);
-        if !is_held(scores) {
-            return None;
-        }
-        let steps_of = |value| {
-            let steps =
-                Steps { plan, place, steps: SmallVec::new(), known: Vec::new(), of_product: vec![Ref::Input(0)] };
-            steps.of(value)
-        };
-        let (steps, score) = steps_of(score)?;
-        let kept = match kept.map(steps_of) {
-            Some(Some((steps, value))) => {
-                let of_product = |r: &Ref| *r == Ref::Input(0);
-                if of_product(&value) || steps.iter().any(|step| step.args.iter().any(of_product)) {
-                    return None;
-                }
-                Some(Kept { steps, value, scale })
-            }
-            Some(None) => return None,
-            None => None,
-        };
-        Some(Softmax { steps, score, scores, kept })
-    }
-}
-
 /// Floats of which f32 holds all.
 pub(super) fn is_held(dtype: DType) -> bool {
     matches!(dtype, DType::F16 | DType::Bf16 | DType::F32)
-}
-
-/// The steps that lead to a value of a plan, without reductions, and with f32 in the place of floats of 16 bits.
-struct Steps<'a> {
-    plan: &'a Plan,
-    place: usize,
-    steps: SmallVec<[Step; 1]>,
-    /// Where values of the plan are among `steps`.
-    known: Vec<(u16, Ref)>,
-    /// What depends on the product.
-    of_product: Vec<Ref>,
-}
-
-impl Steps<'_> {
-    fn of(mut self, value: Ref) -> Option<(SmallVec<[Step; 1]>, Ref)> {
-        let value = self.moved(value)?;
-        Some((self.steps, value))
-    }
-
-    fn moved(&mut self, r: Ref) -> Option<Ref> {
-        let keys = self.plan.space.len() - 1;
-        match r {
-            Ref::Input(k) if usize::from(k) == self.place => Some(Ref::Input(0)),
-            Ref::Input(k) if usize::from(k) < self.place => Some(Ref::Input(k + 1)),
-            Ref::Coordinate(axis) if usize::from(axis) + 1 < keys => None,
-            Ref::Linear => None,
-            Ref::Result(k) => {
-                if let Some((_, at)) = self.known.iter().find(|(known, _)| *known == k) {
-                    return Some(*at);
-                }
-                let Made::Step(step) = &self.plan.values.get(usize::from(k))?.made else { return None };
-                let args: SmallVec<[Ref; 3]> = step.args.iter().map(|&arg| self.moved(arg)).collect::<Option<_>>()?;
-                // The sign of a zero makes no difference to a score.
-                if step.op == Elementwise::Binary(Binary::Add)
-                    && let Some(zero) = args.iter().position(|&arg| number(arg) == Some(0.0))
-                    && is_held(self.plan.dtype(step.args[1 - zero]))
-                {
-                    return args.get(1 - zero).copied();
-                }
-                // What masks and biases are made of keeps its bits.
-                let of_product = args.iter().any(|arg| self.of_product.contains(arg));
-                let out = if of_product && is_held(step.out) { DType::F32 } else { step.out };
-                self.steps.push(Step { op: step.op, args, out });
-                let at = Ref::Result(u16::try_from(self.steps.len() - 1).ok()?);
-                self.known.push((k, at));
-                if of_product {
-                    self.of_product.push(at);
-                }
-                Some(at)
-            }
-            Ref::Input(_) | Ref::Coordinate(_) | Ref::Constant(..) => Some(r),
-        }
-    }
 }
 
 /// What steps on products do; rows and keys are the last axes of `rank`.
@@ -595,7 +449,7 @@ pub(super) fn number(r: Ref) -> Option<f32> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::program::Builder;
+    use crate::program::{Builder, Reduction};
 
     /// What is done to scores of 24 queries and keys, and what that is seen as: a factor, and whether it is causal.
     type Case = (&'static str, fn(&Builder, Operand) -> Operand, Option<f32>, bool);
