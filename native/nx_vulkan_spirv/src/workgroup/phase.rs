@@ -1,6 +1,6 @@
 //! Emits a program phase by phase.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::rc::Rc;
 
 use nx_vulkan_ir::Result;
@@ -32,9 +32,23 @@ struct Map {
 
 type Members = Vec<(Id, Rc<Node>)>;
 
+/// The loops of a phase, and what they read and write.
+#[derive(Default)]
+struct Loops {
+    /// By the number of their elements.
+    maps: BTreeMap<u64, Vec<Map>>,
+    rows: Vec<(Id, Rc<Node>, Region)>,
+    /// Invocations of a team, and the reduction.
+    teams: Vec<(u32, Id, Rc<Node>)>,
+    read: Vec<Id>,
+    written: Vec<Region>,
+}
+
 /// Equal reductions by teams while their phase is emitted: one of several results, or several of one result each.
 struct Team {
     members: Members,
+    /// Whether each result is of all elements of its operand.
+    is_total: bool,
     /// Invocations of a team, and teams.
     size: u32,
     teams: u32,
@@ -131,47 +145,7 @@ impl Emitter<'_, '_, '_> {
     }
 
     fn phase(&mut self, roots: &[Root], live: &mut Vec<(Id, Region)>) -> Result<()> {
-        let mut maps: BTreeMap<u64, Vec<Map>> = BTreeMap::new();
-        let mut rows: Vec<(Id, Rc<Node>, Region)> = vec![];
-        let mut teams: Vec<(u32, Id, Rc<Node>)> = vec![];
-        let (mut read, mut written) = (vec![], vec![]);
-        for root in roots {
-            match *root {
-                Root::Map(id) => {
-                    let region = self.allocate(id);
-                    live.push((id, region));
-                    written.push(region);
-                    read.push(id);
-                    maps.entry(self.elements_of(id)).or_default().push(Map { id, region: Some(region), output: None });
-                }
-                Root::Output(id, k, base) => {
-                    read.push(id);
-                    maps.entry(self.elements_of(id)).or_default().push(Map {
-                        id,
-                        region: None,
-                        output: Some((k, base)),
-                    });
-                }
-                Root::Reduction(id) => {
-                    let node = self.node_of(id).ok_or_else(|| invalid("a reduction twice".to_string()))?;
-                    let NodeKind::Reduction(reduction) = &node.kind else {
-                        return Err(invalid("no reduction".to_string()));
-                    };
-                    read.extend(&node.operands);
-                    // What is spread over a team was decided with costs; here only teams and rows come.
-                    match self.spread(id, reduction, u64::MAX) {
-                        Spread::Team(size) => teams.push((size, id, node)),
-                        Spread::Rows | Spread::Inline => {
-                            let region = self.allocate(id);
-                            live.push((id, region));
-                            written.push(region);
-                            rows.push((id, node, region));
-                        }
-                    }
-                }
-                Root::Control(_) => {}
-            }
-        }
+        let Loops { maps, rows, teams, read, mut written } = self.loops(roots, live)?;
         let teams = self.teams(teams)?;
         written.extend(teams.iter().map(|team| team.partial));
         self.touch(&read, &written);
@@ -179,34 +153,8 @@ impl Emitter<'_, '_, '_> {
         for &id in &read {
             self.prepare(id, &mut seen)?;
         }
-        let mut partly = vec![];
-        let mut by_length: BTreeMap<u64, Vec<(&Team, usize)>> = BTreeMap::new();
-        for team in &teams {
-            if !self.is_total(team.members[0].0, team.reduction()?) {
-                partly.push(team);
-                continue;
-            }
-            for (member, (_, node)) in team.members.iter().enumerate() {
-                by_length.entry(self.elements_of(node.operands[0])).or_default().push((team, member));
-            }
-        }
-        let lengths: std::collections::BTreeSet<u64> = maps.keys().chain(by_length.keys()).copied().collect();
-        let mut apart = 0;
-        for length in lengths {
-            let maps = maps.remove(&length).unwrap_or_default();
-            let folds = by_length.remove(&length).unwrap_or_default();
-            let (packed, maps): (Vec<Map>, Vec<Map>) = maps.into_iter().partition(|map: &Map| self.is_packed(map.id));
-            self.line(self.local_id, length, &maps, &folds)?;
-            for map in packed {
-                // Each in a subgroup of its own, so that none waits for another.
-                let subgroups = self.spec.local_size / SUBGROUP;
-                apart = (apart + 1) % subgroups.max(1);
-                let skipped = self.number(apart * SUBGROUP);
-                let first = self.minus(self.local_id, skipped);
-                self.line(first, length, &[map], &[])?;
-            }
-        }
-        for team in partly {
+        self.lines(maps, &teams)?;
+        for team in teams.iter().filter(|team| !team.is_total) {
             self.team(team)?;
         }
         for (id, node, region) in &rows {
@@ -223,6 +171,74 @@ impl Emitter<'_, '_, '_> {
         for root in roots {
             if let Root::Control(first) = *root {
                 self.control(first, live)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives memory to what a phase keeps, but for what teams reduce.
+    fn loops(&mut self, roots: &[Root], live: &mut Vec<(Id, Region)>) -> Result<Loops> {
+        let mut loops = Loops::default();
+        for root in roots {
+            match *root {
+                Root::Map(id) => {
+                    let region = self.allocate(id);
+                    live.push((id, region));
+                    loops.written.push(region);
+                    loops.read.push(id);
+                    let map = Map { id, region: Some(region), output: None };
+                    loops.maps.entry(self.elements_of(id)).or_default().push(map);
+                }
+                Root::Output(id, k, base) => {
+                    loops.read.push(id);
+                    let map = Map { id, region: None, output: Some((k, base)) };
+                    loops.maps.entry(self.elements_of(id)).or_default().push(map);
+                }
+                Root::Reduction(id) => {
+                    let node = self.node_of(id).ok_or_else(|| invalid("a reduction twice".to_string()))?;
+                    let NodeKind::Reduction(reduction) = &node.kind else {
+                        return Err(invalid("no reduction".to_string()));
+                    };
+                    loops.read.extend(&node.operands);
+                    // What is spread over a team was decided with costs; here only teams and rows come.
+                    match self.spread(id, reduction, u64::MAX) {
+                        Spread::Team(size) => loops.teams.push((size, id, node)),
+                        Spread::Rows | Spread::Inline => {
+                            let region = self.allocate(id);
+                            live.push((id, region));
+                            loops.written.push(region);
+                            loops.rows.push((id, node, region));
+                        }
+                    }
+                }
+                Root::Control(_) => {}
+            }
+        }
+        Ok(loops)
+    }
+
+    /// Values that are stored, and totals: those of as many elements in one loop.
+    fn lines(&mut self, mut maps: BTreeMap<u64, Vec<Map>>, teams: &[Team]) -> Result<()> {
+        let mut totals: BTreeMap<u64, Vec<(&Team, usize)>> = BTreeMap::new();
+        for team in teams.iter().filter(|team| team.is_total) {
+            for (member, (_, node)) in team.members.iter().enumerate() {
+                totals.entry(self.elements_of(node.operands[0])).or_default().push((team, member));
+            }
+        }
+        let lengths: BTreeSet<u64> = maps.keys().chain(totals.keys()).copied().collect();
+        let mut apart = 0;
+        for length in lengths {
+            let maps = maps.remove(&length).unwrap_or_default();
+            let folds = totals.remove(&length).unwrap_or_default();
+            let (packed, maps): (Vec<Map>, Vec<Map>) = maps.into_iter().partition(|map: &Map| self.is_packed(map.id));
+            self.line(self.local_id, length, &maps, &folds)?;
+            for map in packed {
+                // Each in a subgroup of its own, so that none waits for another.
+                let subgroups = self.spec.local_size / SUBGROUP;
+                apart = (apart + 1) % subgroups.max(1);
+                let skipped = self.number(apart * SUBGROUP);
+                let first = self.minus(self.local_id, skipped);
+                self.line(first, length, &[map], &[])?;
             }
         }
         Ok(())
@@ -247,13 +263,13 @@ impl Emitter<'_, '_, '_> {
             }
         }
         let mut teams = vec![];
-        for (size, _, members) in alike {
+        for (size, is_total, members) in alike {
             let NodeKind::Reduction(reduction) = &members[0].1.kind else { continue };
             let words = reduction.reducer.accumulator_bytes() as u32 / 4;
             let count = self.elements_of(members[0].0) as u32 * members.len() as u32;
             let partial = self.memory.allocate(words, size * count);
             let last = (size > LAST_ACCUMULATORS).then(|| self.memory.allocate(words, LAST_ACCUMULATORS * count));
-            teams.push(Team { members, size, teams: count, partial, last });
+            teams.push(Team { members, is_total, size, teams: count, partial, last });
         }
         Ok(teams)
     }
