@@ -1,13 +1,13 @@
-//! A function and all that it calls as one graph of nodes, whose code is units: single instructions, or whole
-//! constructs without steps, which stay as they are.
+//! A function as a graph of nodes, whose code is units: single instructions, or whole constructs without steps, which
+//! stay as they are.
 
 use std::collections::{HashMap, HashSet};
 
-use rspirv::dr::{Function, Instruction, Operand};
+use rspirv::dr::{Instruction, Operand};
 use rspirv::spirv::{Op, StorageClass, Word};
 
 use super::Lowering;
-use super::order::{Step, callee, is_pure, with_ids};
+use super::order::{Step, with_ids};
 
 /// Parts of composites that merge one by one.
 const MOST_PARTS: usize = 8;
@@ -52,6 +52,18 @@ pub(super) struct Node {
     pub end: Instruction,
 }
 
+impl Node {
+    /// Without code, and an end that is yet to be known.
+    pub fn new(label: Word) -> Node {
+        Node { label, phis: vec![], units: vec![], merge: None, end: branch(0) }
+    }
+
+    /// The labels that its phis name.
+    pub fn parents(&mut self) -> impl Iterator<Item = &mut Operand> {
+        self.phis.iter_mut().flat_map(|phi| phi.operands.iter_mut().skip(1).step_by(2))
+    }
+}
+
 /// All nodes, the entry first.
 #[derive(Debug, Default)]
 pub(super) struct Flow {
@@ -86,117 +98,12 @@ fn rename_parents(phis: &mut [Instruction], from: Word, to: Word) {
     }
 }
 
-fn id(inst: &Instruction) -> Word {
+pub(super) fn id(inst: &Instruction) -> Word {
     inst.result_id.unwrap_or_default()
 }
 
 impl Lowering<'_> {
-    /// The graph of a function with all calls inlined of what has steps. `None` for what no machine can run.
-    pub(super) fn flow(&mut self, root: &Function, bodies: &HashMap<Word, Function>) -> Option<Flow> {
-        let mut flow = Flow::default();
-        self.expand(root, bodies, HashMap::new(), None, &mut flow)?;
-        let types = self.all_types();
-        self.promote(&mut flow, &types);
-        self.split_phis(&mut flow);
-        Some(flow)
-    }
-
-    /// Copies a function's blocks into the graph; calls end in the continuation, under the id of the call.
-    fn expand(
-        &mut self,
-        function: &Function,
-        bodies: &HashMap<Word, Function>,
-        mut renamed: HashMap<Word, Word>,
-        call: Option<(&Instruction, Word)>,
-        flow: &mut Flow,
-    ) -> Option<Vec<Instruction>> {
-        if call.is_some() {
-            for inst in function.blocks.iter().flat_map(|block| block.label.iter().chain(&block.instructions)) {
-                if let Some(id) = inst.result_id {
-                    let fresh = self.linker.fresh();
-                    renamed.insert(id, fresh);
-                    if inst.class.opcode != Op::Label {
-                        self.copied.push((id, fresh));
-                    }
-                }
-            }
-        }
-        let named = |inst: &Instruction, renamed: &HashMap<Word, Word>| {
-            let mut inst = with_ids(inst, renamed);
-            inst.result_id = inst.result_id.map(|id| renamed.get(&id).copied().unwrap_or(id));
-            inst
-        };
-        let first = flow.nodes.len();
-        let mut ends: HashMap<Word, Word> = HashMap::new();
-        let mut returned: Vec<Operand> = vec![];
-        for block in &function.blocks {
-            let start = id(&named(block.label.as_ref()?, &renamed));
-            let mut node = Node { label: start, phis: vec![], units: vec![], merge: None, end: branch(0) };
-            for inst in &block.instructions {
-                let mut inst = named(inst, &renamed);
-                match inst.class.opcode {
-                    Op::Phi => node.phis.push(inst),
-                    Op::Variable => {
-                        if inst.operands.len() > 1 {
-                            let value = inst.operands.pop()?;
-                            let operands = vec![Operand::IdRef(id(&inst)), value];
-                            let store = Instruction::new(Op::Store, None, None, operands);
-                            node.units.push(Unit::new(vec![store], None, false));
-                        }
-                        flow.variables.push(inst);
-                    }
-                    Op::SelectionMerge | Op::LoopMerge => node.merge = Some(inst),
-                    Op::Branch | Op::BranchConditional | Op::Switch | Op::Unreachable => node.end = inst,
-                    Op::Return | Op::ReturnValue => match call {
-                        Some((_, continuation)) => {
-                            if let Some(value) = inst.operands.first() {
-                                returned.extend([value.clone(), Operand::IdRef(node.label)]);
-                            }
-                            node.end = branch(continuation);
-                        }
-                        None => node.end = inst,
-                    },
-                    Op::Kill | Op::TerminateInvocation | Op::IgnoreIntersectionKHR => return None,
-                    Op::FunctionCall if callee(&inst).is_some_and(|callee| bodies.contains_key(&callee)) => {
-                        let body = bodies.get(&callee(&inst)?)?;
-                        let arguments = inst.operands.iter().skip(1).filter_map(Operand::id_ref_any);
-                        let parameters = body.parameters.iter().filter_map(|parameter| parameter.result_id);
-                        let inner = parameters.zip(arguments).collect();
-                        let continuation = self.linker.fresh();
-                        let entry = flow.nodes.len() + 1;
-                        flow.nodes.push(std::mem::replace(
-                            &mut node,
-                            Node { label: continuation, phis: vec![], units: vec![], merge: None, end: branch(0) },
-                        ));
-                        node.phis = self.expand(body, bodies, inner, Some((&inst, continuation)), flow)?;
-                        // Its entry follows the block that calls it.
-                        let label = flow.nodes.get(entry)?.label;
-                        flow.nodes[entry - 1].end = branch(label);
-                    }
-                    _ => {
-                        let is_pure = is_pure(&inst) || self.is_pure_call(&inst);
-                        node.units.push(Unit::new(vec![inst], None, is_pure));
-                    }
-                }
-            }
-            ends.insert(start, node.label);
-            flow.nodes.push(node);
-        }
-        for node in flow.nodes.iter_mut().skip(first) {
-            for parent in node.phis.iter_mut().flat_map(|phi| phi.operands.iter_mut().skip(1).step_by(2)) {
-                if let Operand::IdRef(label) = parent {
-                    *label = ends.get(label).copied().unwrap_or(*label);
-                }
-            }
-        }
-        let Some((call, _)) = call else { return Some(vec![]) };
-        if returned.is_empty() {
-            return Some(vec![]);
-        }
-        Some(vec![Instruction::new(Op::Phi, call.result_type, call.result_id, returned)])
-    }
-
-    fn all_types(&self) -> HashMap<Word, Instruction> {
+    pub(super) fn all_types(&self) -> HashMap<Word, Instruction> {
         let globals = &self.linker.module.types_global_values;
         globals.iter().filter_map(|inst| Some((inst.result_id?, inst.clone()))).collect()
     }
@@ -220,7 +127,7 @@ impl Lowering<'_> {
     }
 
     /// Lets parts of composites merge one by one, so that they can stay in registers.
-    fn split_phis(&mut self, flow: &mut Flow) {
+    pub(super) fn split_phis(&mut self, flow: &mut Flow) {
         let types = self.all_types();
         let at: HashMap<Word, usize> = flow.nodes.iter().enumerate().map(|(k, node)| (node.label, k)).collect();
         for k in 0..flow.nodes.len() {
@@ -568,12 +475,7 @@ impl Flow {
             k += 1;
             !gone.contains(&(k - 1))
         });
-        for parent in self
-            .nodes
-            .iter_mut()
-            .flat_map(|node| &mut node.phis)
-            .flat_map(|phi| phi.operands.iter_mut().skip(1).step_by(2))
-        {
+        for parent in self.nodes.iter_mut().flat_map(Node::parents) {
             if let Operand::IdRef(label) = parent {
                 *label = resolved(*label);
             }

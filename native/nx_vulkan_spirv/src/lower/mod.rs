@@ -9,6 +9,7 @@ mod arithmetic;
 mod choices;
 mod convert;
 mod flow;
+mod inline;
 mod machine;
 mod memory;
 mod narrow;

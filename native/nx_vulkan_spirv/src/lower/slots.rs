@@ -77,37 +77,8 @@ impl Slots {
         {
             return None;
         }
-        // What each segment reads of others, and what it writes.
-        let mut reads: Vec<BTreeSet<Word>> = vec![];
-        let mut placed: BTreeSet<Word> = BTreeSet::new();
-        let mut constants: BTreeSet<Word> = BTreeSet::new();
-        for (at, segment) in segments.iter().enumerate() {
-            let mut read = BTreeSet::new();
-            for id in segment.native_uses() {
-                slots.reads_of(id, at, &mut read)?;
-            }
-            placed.extend(&read);
-            placed.extend(segment.phis.iter().filter_map(|phi| phi.result_id));
-            for step in &segment.steps {
-                placed.insert(step.result);
-                for id in step.reads(sums) {
-                    if slots.made.contains_key(&id) {
-                        placed.insert(id)
-                    } else {
-                        constants.insert(id)
-                    };
-                }
-            }
-            reads.push(read);
-        }
-        slots.constants = constants.into_iter().collect();
-        let index: HashMap<Word, usize> =
-            segments.iter().enumerate().map(|(at, segment)| (segment.label, at)).collect();
-        let followers: Vec<Vec<usize>> = segments
-            .iter()
-            .map(|segment| targets(&segment.end).iter().filter_map(|label| index.get(label).copied()).collect())
-            .collect();
-        slots.place(segments, &reads, &placed, &followers, pair, sums);
+        let lives = Lives::of(segments, &mut slots, sums)?;
+        slots.place(&lives, pair);
         Some(slots)
     }
 
@@ -161,80 +132,12 @@ impl Slots {
         pointer.operands.iter().filter_map(Operand::id_ref_any).try_for_each(|id| self.reads_of(id, at, read))
     }
 
-    fn place(
-        &mut self,
-        segments: &[Segment],
-        reads: &[BTreeSet<Word>],
-        placed: &BTreeSet<Word>,
-        followers: &[Vec<usize>],
-        pair: Word,
-        sums: bool,
-    ) {
-        let phis: Vec<Vec<Word>> =
-            segments.iter().map(|segment| segment.phis.iter().filter_map(|phi| phi.result_id).collect()).collect();
-        let made_here: Vec<Vec<Word>> = segments
-            .iter()
-            .map(|segment| {
-                let results = segment.code.iter().flat_map(|unit| unit.results.iter().copied());
-                results.filter(|id| placed.contains(id)).collect()
-            })
-            .collect();
-        let after = |at: usize, live: &[BTreeSet<Word>]| -> BTreeSet<Word> {
-            followers[at].iter().flat_map(|&next| live[next].iter().copied()).collect()
-        };
-        let step_reads = |step: &Step| step.reads(sums).filter(|id| placed.contains(id)).collect::<Vec<Word>>();
-        let mut live: Vec<BTreeSet<Word>> = vec![BTreeSet::new(); segments.len()];
-        let mut changed = true;
-        while changed {
-            changed = false;
-            for at in (0..segments.len()).rev() {
-                let mut now = after(at, &live);
-                for step in segments[at].steps.iter().rev() {
-                    now.remove(&step.result);
-                    now.extend(step_reads(step));
-                }
-                now.retain(|id| !made_here[at].contains(id));
-                now.extend(&reads[at]);
-                now.retain(|id| !phis[at].contains(id));
-                if now != live[at] {
-                    live[at] = now;
-                    changed = true;
-                }
-            }
-        }
-        let mut apart: HashMap<Word, HashSet<Word>> = HashMap::new();
-        let mut part = |a: Word, b: Word| {
-            if a != b {
-                apart.entry(a).or_default().insert(b);
-                apart.entry(b).or_default().insert(a);
-            }
-        };
-        for at in 0..segments.len() {
-            let taken: BTreeSet<Word> = followers[at].iter().flat_map(|&next| phis[next].iter().copied()).collect();
-            let mut now = after(at, &live);
-            now.extend(&taken);
-            for step in segments[at].steps.iter().rev() {
-                now.iter().for_each(|&id| part(step.result, id));
-                now.remove(&step.result);
-                now.extend(step_reads(step));
-            }
-            let written: Vec<Word> = made_here[at].iter().copied().chain(taken).collect();
-            for &id in &written {
-                now.iter().chain(&written).for_each(|&other| part(id, other));
-            }
-        }
-        // A phi in the place of what it takes needs no copy.
-        let mut friends: HashMap<Word, Vec<Word>> = HashMap::new();
-        for &(phi, from) in segments.iter().flat_map(|segment| segment.copies.values()).flatten() {
-            friends.entry(phi).or_default().push(from);
-            friends.entry(from).or_default().push(phi);
-        }
+    /// Gives each value the first place of its type that none has which lives beside it.
+    fn place(&mut self, lives: &Lives<'_>, pair: Word) {
+        let apart = lives.apart();
+        let friends = lives.friends();
         self.registers = self.constants.len();
-        let order = segments.iter().enumerate().flat_map(|(at, segment)| {
-            let steps = segment.steps.iter().map(|step| step.result);
-            phis[at].iter().chain(&made_here[at]).copied().chain(steps).collect::<Vec<Word>>()
-        });
-        for id in order.collect::<Vec<Word>>() {
+        for id in lives.order() {
             if self.of.contains_key(&id) {
                 continue;
             }
@@ -257,6 +160,147 @@ impl Slots {
             }
             self.of.insert(id, chosen);
         }
+    }
+}
+
+/// From where to where values that need places are live, segment by segment.
+struct Lives<'a> {
+    segments: &'a [Segment],
+    /// Whether all steps are sums, which read no factors.
+    sums: bool,
+    placed: BTreeSet<Word>,
+    /// What code reads of others.
+    reads: Vec<BTreeSet<Word>>,
+    phis: Vec<Vec<Word>>,
+    /// What code makes.
+    made: Vec<Vec<Word>>,
+    followers: Vec<Vec<usize>>,
+}
+
+impl<'a> Lives<'a> {
+    /// Notes what is constant among `slots`. `None` where a pointer is needed that can't be made anew.
+    fn of(segments: &'a [Segment], slots: &mut Slots, sums: bool) -> Option<Lives<'a>> {
+        let mut reads: Vec<BTreeSet<Word>> = vec![];
+        let mut placed: BTreeSet<Word> = BTreeSet::new();
+        let mut constants: BTreeSet<Word> = BTreeSet::new();
+        for (at, segment) in segments.iter().enumerate() {
+            let mut read = BTreeSet::new();
+            for id in segment.native_uses() {
+                slots.reads_of(id, at, &mut read)?;
+            }
+            placed.extend(&read);
+            placed.extend(segment.phis.iter().filter_map(|phi| phi.result_id));
+            for step in &segment.steps {
+                placed.insert(step.result);
+                for id in step.reads(sums) {
+                    if slots.made.contains_key(&id) {
+                        placed.insert(id)
+                    } else {
+                        constants.insert(id)
+                    };
+                }
+            }
+            reads.push(read);
+        }
+        slots.constants = constants.into_iter().collect();
+        let index: HashMap<Word, usize> =
+            segments.iter().enumerate().map(|(at, segment)| (segment.label, at)).collect();
+        let followers =
+            |segment: &Segment| targets(&segment.end).iter().filter_map(|label| index.get(label).copied()).collect();
+        let phis = |segment: &Segment| segment.phis.iter().filter_map(|phi| phi.result_id).collect();
+        let made = |segment: &Segment| {
+            let results = segment.code.iter().flat_map(|unit| unit.results.iter().copied());
+            results.filter(|id| placed.contains(id)).collect()
+        };
+        Some(Lives {
+            segments,
+            sums,
+            reads,
+            phis: segments.iter().map(phis).collect(),
+            made: segments.iter().map(made).collect(),
+            followers: segments.iter().map(followers).collect(),
+            placed,
+        })
+    }
+
+    fn step_reads(&self, step: &Step) -> impl Iterator<Item = Word> {
+        step.reads(self.sums).filter(|id| self.placed.contains(id))
+    }
+
+    /// The values that are live where each segment begins.
+    fn live(&self) -> Vec<BTreeSet<Word>> {
+        let mut live: Vec<BTreeSet<Word>> = vec![BTreeSet::new(); self.segments.len()];
+        let mut changed = true;
+        while changed {
+            changed = false;
+            for at in (0..self.segments.len()).rev() {
+                let mut now = self.after(at, &live);
+                for step in self.segments[at].steps.iter().rev() {
+                    now.remove(&step.result);
+                    now.extend(self.step_reads(step));
+                }
+                now.retain(|id| !self.made[at].contains(id));
+                now.extend(&self.reads[at]);
+                now.retain(|id| !self.phis[at].contains(id));
+                if now != live[at] {
+                    live[at] = now;
+                    changed = true;
+                }
+            }
+        }
+        live
+    }
+
+    /// The values that are live where a segment ends.
+    fn after(&self, at: usize, live: &[BTreeSet<Word>]) -> BTreeSet<Word> {
+        self.followers[at].iter().flat_map(|&next| live[next].iter().copied()).collect()
+    }
+
+    /// For each value those that can't share its place.
+    fn apart(&self) -> HashMap<Word, HashSet<Word>> {
+        let live = self.live();
+        let mut apart: HashMap<Word, HashSet<Word>> = HashMap::new();
+        let mut part = |a: Word, b: Word| {
+            if a != b {
+                apart.entry(a).or_default().insert(b);
+                apart.entry(b).or_default().insert(a);
+            }
+        };
+        for at in 0..self.segments.len() {
+            let followers = self.followers[at].iter();
+            let taken: BTreeSet<Word> = followers.flat_map(|&next| self.phis[next].iter().copied()).collect();
+            let mut now = self.after(at, &live);
+            now.extend(&taken);
+            for step in self.segments[at].steps.iter().rev() {
+                now.iter().for_each(|&id| part(step.result, id));
+                now.remove(&step.result);
+                now.extend(self.step_reads(step));
+            }
+            let written: Vec<Word> = self.made[at].iter().copied().chain(taken).collect();
+            for &id in &written {
+                now.iter().chain(&written).for_each(|&other| part(id, other));
+            }
+        }
+        apart
+    }
+
+    /// Phis and what they take: a phi in the place of that needs no copy.
+    fn friends(&self) -> HashMap<Word, Vec<Word>> {
+        let mut friends: HashMap<Word, Vec<Word>> = HashMap::new();
+        for &(phi, from) in self.segments.iter().flat_map(|segment| segment.copies.values()).flatten() {
+            friends.entry(phi).or_default().push(from);
+            friends.entry(from).or_default().push(phi);
+        }
+        friends
+    }
+
+    /// The values in the order in which they are made.
+    fn order(&self) -> Vec<Word> {
+        let in_segment = |(at, segment): (usize, &Segment)| {
+            let steps = segment.steps.iter().map(|step| step.result);
+            self.phis[at].iter().chain(&self.made[at]).copied().chain(steps).collect::<Vec<Word>>()
+        };
+        self.segments.iter().enumerate().flat_map(in_segment).collect()
     }
 }
 
