@@ -114,13 +114,6 @@ impl Parts {
     }
 }
 
-/// What the code of an element is made of.
-pub(super) struct Elements<'a> {
-    pub parts: &'a Parts,
-    /// Where what is kept is kept.
-    pub common: &'a [Variable],
-}
-
 /// Where each invocation keeps a value.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Variable {

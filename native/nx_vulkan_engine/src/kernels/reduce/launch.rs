@@ -218,71 +218,26 @@ fn reduce_parts(
     let layout = layout(&kept, &reduced, view.dtype, aligned, engine.model());
     let (kept, reduced) = spaces(&source.seen(view), what.axes);
     let outputs = kept.elements();
-    let partials = layout.chunks * parts.len() as u64;
     let reducer = Reducer { reduction: what.reduction, tie_high: what.tie_high, input: view.dtype, out: what.out };
-    let spec = |stage: Stage, layout: &Layout, reduced_rank: usize, elements: u64| {
-        let spec = ReduceSpec {
-            reducers: SmallVec::from_elem(reducer, 1),
-            times: None,
-            producer: None,
-            epilogue: None,
-            stage,
-            direction: layout.direction,
-            kept_rank: if stage == Stage::Last { 1 } else { kept.rank() as u8 },
-            reduced_rank: reduced_rank as u8,
-            paired: layout.paired,
-        };
-        ReduceKernel { spec, team: layout.team(engine.model(), reduced_rank, elements) }
-    };
-    let kernel = |spec: &ReduceKernel| engine.kernel_reaching(spec, far, compile);
+    let launches =
+        PartsLaunch { engine, source, axes: what.axes, reducer, outputs, chunks: layout.chunks, far, compile };
+    let ranks = [kept.rank(), reduced.rank()];
     let target =
         Place { buffer: out.buffer, address: out.buffer.address() + out.offset_bytes, strides: &[], element_bytes: 0 };
-    let input = |part: &View, strides: &[i64], run: &mut dyn FnMut(Place<'_>) -> Result<()>| {
-        let element_bytes = part.dtype.size_bytes();
-        match source {
-            Source::Memory(buffer) => {
-                run(Place { buffer, address: buffer.address() + part.offset_bytes(), strides, element_bytes })
-            }
-            Source::Made { make, .. } => {
-                let made = make(part)?;
-                run(Place { buffer: &made.buffer, address: made.address(), strides, element_bytes })
-            }
-        }
-    };
-    let stage = if partials > 1 { Stage::First } else { Stage::Whole };
-    let first = spec(stage, &layout, reduced.rank(), layout.chunk);
-    let first_kernel = kernel(&first)?;
-    let sizes_and_strides = |kept: &Space, reduced: &Space| -> (Dims, Strides) {
-        let sizes = kept.sizes.iter().chain(&reduced.sizes).copied().collect();
-        (sizes, kept.strides[0].iter().chain(&reduced.strides[0]).copied().collect())
-    };
+    let partials = layout.chunks * parts.len() as u64;
     if partials == 1 {
-        let (sizes, strides) = sizes_and_strides(&kept, &reduced);
-        let elements = reduced.elements();
-        return input(view, &strides, &mut |place| {
-            run(engine, (&first, &first_kernel), &[place, target], &sizes, [outputs, elements, elements, 1])
-        });
+        let whole = launches.kernel(Stage::Whole, &layout, ranks, layout.chunk)?;
+        return launches.reduce(view, &whole, layout.chunk, target);
     }
+    let first = launches.kernel(Stage::First, &layout, ranks, layout.chunk)?;
     let of_partials = layout.of_partials(engine.model(), outputs, partials, reducer.accumulator_bytes());
-    let last = spec(Stage::Last, &of_partials, 2, partials);
-    let part_bytes = outputs * layout.chunks * reducer.accumulator_bytes();
     // Both kernels must exist before anything is recorded.
-    let last_kernel = kernel(&last)?;
+    let last = launches.kernel(Stage::Last, &of_partials, [1, 2], partials)?;
+    let part_bytes = outputs * layout.chunks * reducer.accumulator_bytes();
     let scratch = engine.alloc(part_bytes * parts.len() as u64)?;
-    for (i, part) in parts.iter().enumerate() {
-        let (kept, reduced) = spaces(&source.seen(part), what.axes);
-        let (sizes, strides) = sizes_and_strides(&kept, &reduced);
-        let elements = reduced.elements();
-        let chunk = elements.div_ceil(layout.chunks).next_multiple_of(4).max(layout.chunk);
-        let partial = Place {
-            buffer: &scratch,
-            address: scratch.address() + i as u64 * part_bytes,
-            strides: &[],
-            element_bytes: 0,
-        };
-        input(part, &strides, &mut |place| {
-            run(engine, (&first, &first_kernel), &[place, partial], &sizes, [outputs, elements, chunk, layout.chunks])
-        })?;
+    let partial = |at: u64| Place { buffer: &scratch, address: scratch.address() + at, strides: &[], element_bytes: 0 };
+    for (i, part) in (0..).zip(parts) {
+        launches.reduce(part, &first, layout.chunk, partial(i * part_bytes))?;
     }
     // Parts lie outside of chunks.
     let (per_output, per_chunk) = match layout.direction {
@@ -290,9 +245,80 @@ fn reduce_parts(
         Direction::Columns { .. } => (1, outputs),
     };
     let strides = [per_output as i64, (outputs * layout.chunks) as i64, per_chunk as i64];
-    let partial = Place { buffer: &scratch, address: scratch.address(), strides: &strides, element_bytes: 0 };
     let sizes = [outputs, parts.len() as u64, layout.chunks];
-    run(engine, (&last, &last_kernel), &[partial, target], &sizes, [outputs, partials, partials, 1])
+    let places = [Place { strides: &strides, ..partial(0) }, target];
+    run(engine, (&last.0, &last.1), &places, &sizes, [outputs, partials, partials, 1])
+}
+
+/// A reduction of the parts of a view, each of which is launched by itself.
+struct PartsLaunch<'a> {
+    engine: &'a Engine,
+    source: Source<'a>,
+    /// Those that are reduced.
+    axes: &'a [usize],
+    reducer: Reducer,
+    outputs: u64,
+    /// Of each output in each part.
+    chunks: u64,
+    /// Kernels reach far.
+    far: bool,
+    compile: Compile,
+}
+
+impl PartsLaunch<'_> {
+    /// A kernel for so many axes that are kept, and that are reduced, of which a team shares so many elements.
+    fn kernel(
+        &self,
+        stage: Stage,
+        layout: &Layout,
+        [kept, reduced]: [usize; 2],
+        elements: u64,
+    ) -> Result<(ReduceKernel, Arc<Kernel>)> {
+        let spec = ReduceSpec {
+            reducers: SmallVec::from_elem(self.reducer, 1),
+            times: None,
+            producer: None,
+            epilogue: None,
+            stage,
+            direction: layout.direction,
+            kept_rank: kept as u8,
+            reduced_rank: reduced as u8,
+            paired: layout.paired,
+        };
+        let spec = ReduceKernel { spec, team: layout.team(self.engine.model(), reduced, elements) };
+        let kernel = self.engine.kernel_reaching(&spec, self.far, self.compile)?;
+        Ok((spec, kernel))
+    }
+
+    /// Reduces a part to its results, or to accumulators of its chunks, of which each has `chunk` elements at least.
+    fn reduce(
+        &self,
+        part: &View,
+        (spec, kernel): &(ReduceKernel, Arc<Kernel>),
+        chunk: u64,
+        to: Place<'_>,
+    ) -> Result<()> {
+        let (kept, reduced) = spaces(&self.source.seen(part), self.axes);
+        let sizes: Dims = kept.sizes.iter().chain(&reduced.sizes).copied().collect();
+        let strides: Strides = kept.strides[0].iter().chain(&reduced.strides[0]).copied().collect();
+        let elements = reduced.elements();
+        let chunk = match spec.spec.stage {
+            Stage::Whole => elements,
+            Stage::First | Stage::Last => elements.div_ceil(self.chunks).next_multiple_of(4).max(chunk),
+        };
+        let header = [self.outputs, elements, chunk, self.chunks];
+        let run = |buffer: &Arc<Buffer>, address: u64| {
+            let from = Place { buffer, address, strides: &strides, element_bytes: part.dtype.size_bytes() };
+            run(self.engine, (spec, kernel), &[from, to], &sizes, header)
+        };
+        match self.source {
+            Source::Memory(buffer) => run(buffer, buffer.address() + part.offset_bytes()),
+            Source::Made { make, .. } => {
+                let made = make(part)?;
+                run(&made.buffer, made.address())
+            }
+        }
+    }
 }
 
 /// `[outputs, elements, chunk, chunks]` are the header words of the templates.

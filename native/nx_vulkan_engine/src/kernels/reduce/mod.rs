@@ -5,6 +5,7 @@ mod generate;
 mod inner;
 mod launch;
 pub mod produce;
+mod slots;
 mod stages;
 
 use nx_vulkan_spirv::generated::Generated;

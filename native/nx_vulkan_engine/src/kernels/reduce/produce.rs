@@ -65,6 +65,58 @@ fn place<'a>(t: &'a Tensor, strides: &'a [i64]) -> Place<'a> {
     Place { buffer: &t.buffer, address: t.address(), strides, element_bytes: t.view.dtype.size_bytes() }
 }
 
+/// How a kernel that reads `width` neighbours together finds an operand whose elements lie along these axes.
+fn port(t: &Tensor, kept: &[i64], reduced: &[i64], width: u64) -> RowPort {
+    let bytes = t.view.dtype.size_bytes() * width;
+    let vector = *reduced == [1]
+        && bytes <= 16
+        && !t.view.dtype.is_complex()
+        && t.address().is_multiple_of(bytes)
+        && kept.iter().all(|s| s.unsigned_abs().is_multiple_of(width));
+    let along = match () {
+        () if reduced.iter().all(|&s| s == 0) => Along::Row,
+        () if vector => Along::Vector,
+        () => Along::Strided,
+    };
+    RowPort { dtype: t.view.dtype, along, bounded: false }
+}
+
+/// The steps before the reductions, of operands along the axes that are kept, and those that are reduced. Elements that
+/// one reduction takes as they lie in memory are produced by nothing.
+fn producer(
+    what: &Reductions,
+    loads: &[&Tensor],
+    (kept, reduced): (&Space, &Space),
+    direction: Direction,
+) -> Option<Box<Producer>> {
+    if what.before.results[..] == [Ref::Input(0)] {
+        return None;
+    }
+    let width = match direction {
+        Direction::Rows { width } => u64::from(width),
+        Direction::Columns { .. } => 1,
+    };
+    let ports = loads.iter().enumerate().map(|(k, t)| port(t, &kept.strides[k], &reduced.strides[k], width));
+    Some(Box::new(Producer {
+        inputs: ports.collect(),
+        steps: what.before.steps.clone(),
+        values: what.before.results.clone(),
+    }))
+}
+
+/// The steps behind the reductions, of further operands along so many axes.
+fn epilogue(what: &Reductions, further: &[&Tensor], rank: usize) -> Option<Box<ReduceEpilogue>> {
+    if what.is_plain() {
+        return None;
+    }
+    Some(Box::new(ReduceEpilogue {
+        inputs: further.iter().map(|t| t.view.dtype).collect(),
+        steps: what.behind.steps.clone().into(),
+        results: what.behind.results.iter().copied().zip(what.stored.iter().copied()).collect(),
+        rank: rank as u8,
+    }))
+}
+
 /// Runs a plan of such reductions. `None` where one launch can't index everything, or they are laid out differently.
 pub fn reduce(
     engine: &Engine,
@@ -86,44 +138,9 @@ pub fn reduce(
     let (loads, further) = (tensors(&what.before.loads), tensors(&what.behind.loads));
     let Some((layout, rank)) = layout(engine.model(), plan, what, &loads, outputs) else { return Ok(None) };
     let (kept, reduced) = (along(plan, &loads, false), along(plan, &loads, true));
-    let width = match layout.direction {
-        Direction::Rows { width } => u64::from(width),
-        Direction::Columns { .. } => 1,
-    };
-    let port = |k: usize| {
-        let (t, along) = (loads[k], &reduced.strides[k]);
-        let bytes = t.view.dtype.size_bytes() * width;
-        let vector = reduced.rank() == 1
-            && along[0] == 1
-            && bytes <= 16
-            && !t.view.dtype.is_complex()
-            && t.address().is_multiple_of(bytes)
-            && kept.strides[k].iter().all(|s| s.unsigned_abs().is_multiple_of(width));
-        let along = match () {
-            () if along.iter().all(|&s| s == 0) => Along::Row,
-            () if vector => Along::Vector,
-            () => Along::Strided,
-        };
-        RowPort { dtype: t.view.dtype, along, bounded: false }
-    };
-    // Elements that one reduction takes as they lie in memory are produced by nothing.
-    let produces = what.before.results[..] != [Ref::Input(0)];
-    let producer = produces.then(|| {
-        Box::new(Producer {
-            inputs: (0..loads.len()).map(port).collect(),
-            steps: what.before.steps.clone(),
-            values: what.before.results.clone(),
-        })
-    });
+    let producer = producer(what, &loads, (&kept, &reduced), layout.direction);
     let behind = if further.is_empty() { Space::new(&[], &[]) } else { along(plan, &further, false) };
-    let epilogue = (!what.is_plain()).then(|| {
-        Box::new(ReduceEpilogue {
-            inputs: further.iter().map(|t| t.view.dtype).collect(),
-            steps: what.behind.steps.clone().into(),
-            results: what.behind.results.iter().copied().zip(what.stored.iter().copied()).collect(),
-            rank: behind.rank() as u8,
-        })
-    });
+    let epilogue = epilogue(what, &further, behind.rank());
     let spec = ReduceSpec {
         reducers: what.reducers.clone(),
         times: None,
