@@ -56,106 +56,18 @@ pub fn halves(
     if !reaches_beyond(engine, operands, outs) {
         return Ok(None);
     }
-    let most = engine.reach().far();
-    let is_beyond = |view: &View| is_beyond(view, most);
-    let is_large = |ty: &Type| ty.elements() > most;
     let cut = Cut { engine, op, operands, compile };
-    let serves = |axis: &Axis| {
-        let size = outs.first().and_then(|out| out.shape.get(axis.of_result)).copied().unwrap_or(0);
-        size > 1
-            && outs.iter().all(|out| !is_large(out) || out.shape.get(axis.of_result) == Some(&size))
-            && operands.iter().zip(&axis.of_operands).all(|(operand, of)| of.is_some() || !is_beyond(&operand.view))
-    };
-    // Half of the axis along which the furthest lies.
-    let shortened = |axis: &Axis| {
-        let of_operands = operands.iter().zip(&axis.of_operands).filter(|(operand, _)| is_beyond(&operand.view));
-        let of_operands = of_operands.filter_map(|(operand, of)| of.map(|of| span(&operand.view, of))).max();
-        let inner = |out: &Type| out.shape[axis.of_result..].iter().product::<u64>();
-        of_operands.max(outs.iter().filter(|out| is_large(out)).map(inner).max())
-    };
-    if let Some(axis) = axes(op, operands, outs).into_iter().filter(serves).max_by_key(shortened) {
+    if let Some(axis) = cut.furthest_axis(outs) {
         return cut.along(&axis, outs).map(Some);
     }
-    let furthest = |view: &View, axes: &Axes| {
-        let places = (0..axes.len()).filter(|&k| view.shape[axes[k]] > 1);
-        places.max_by_key(|&k| span(view, axes[k]))
-    };
-    if let Op::Order(Order::TopK(TopK { k })) = op
-        && let [values, places] = outs
-    {
-        return Ok(Some(cut.top(*k, values, places)?.into_iter().collect()));
+    match (op, outs) {
+        (Op::Order(Order::TopK(TopK { k })), [values, places]) => {
+            Ok(Some(cut.top(*k, values, places)?.into_iter().collect()))
+        }
+        (Op::Matrix(Matrix::Linalg(Linalg::Solve)), [out, regular]) => cut.solutions(out, regular),
+        (_, [out]) => Ok(cut.only_result(out)?.map(|result| smallvec![result])),
+        _ => Ok(None),
     }
-    if let (Op::Matrix(Matrix::Linalg(Linalg::Solve)), [out, regular]) = (op, outs) {
-        return cut.solutions(out, regular);
-    }
-    let [out] = outs else { return Ok(None) };
-    let result = match (op, operands) {
-        (
-            Op::Indexing(op @ (Indexing::Take(Take { axis }) | Indexing::TakeAlongAxis(TakeAlongAxis { axis }))),
-            [a, indices],
-        ) if a.view.shape[*axis] > 1 => {
-            let along = matches!(op, Indexing::TakeAlongAxis(_));
-            let before = if along { 0 } else { *axis };
-            cut.source(*axis, indices, None, before, out)?
-        }
-        (Op::Indexing(Indexing::Gather(Gather { axes })), [a, indices]) => {
-            let Some(k) = furthest(&a.view, axes) else { return Ok(None) };
-            cut.source(axes[k], indices, Some(k), 0, out)?
-        }
-        (Op::Indexing(Indexing::IndexedAdd(_) | Indexing::IndexedPut(_)), [_, indices, updates])
-            if is_beyond(&indices.view) || is_beyond(&updates.view) =>
-        {
-            match cut.updates(out)? {
-                Some(result) => result,
-                None => return Ok(None),
-            }
-        }
-        (
-            Op::Indexing(Indexing::IndexedAdd(IndexedAdd { axes }) | Indexing::IndexedPut(IndexedPut { axes })),
-            [a, indices, updates],
-        ) => {
-            let Some(k) = furthest(&a.view, axes) else { return Ok(None) };
-            cut.target((axes[k], k), indices, updates, out)?
-        }
-        (Op::Dot { contract_a, contract_b, .. }, [a, b]) => {
-            let Some(k) = furthest(&a.view, contract_a) else { return Ok(None) };
-            let size = a.view.shape[contract_a[k]];
-            let part = |start: u64, length: u64| -> Result<Tensor> {
-                let a = section(a, contract_a[k], start, length)?;
-                let b = section(b, contract_b[k], start, length)?;
-                run(engine, op, &[a, b], out, compile)
-            };
-            let sums = [part(0, size / 2)?, part(size / 2, size - size / 2)?];
-            run(engine, &Op::Binary(Binary::Add), &sums, out, compile)?
-        }
-        (Op::Slice { starts, strides, lengths }, [_, _, ..]) => cut.slice(starts, strides, lengths)?,
-        (Op::PutSlice { starts }, [_, _, _, ..]) => cut.put_slice(starts, out)?,
-        (Op::Windowed(Windowed::WindowScatter(op)), [_, _, _]) => match cut.windows(op, out)? {
-            Some(result) => result,
-            None => return Ok(None),
-        },
-        (Op::Spectral(Spectral::Fft(op)), [_]) => match cut.transform(op, out)? {
-            Some(result) => result,
-            None => return Ok(None),
-        },
-        (Op::Order(Order::Sort(Sort { axis, descending })), [a]) if a.view.shape[*axis] > most => {
-            cut.sorted(*axis, *descending, out)?
-        }
-        (Op::Order(Order::Argsort(Argsort { axis, descending })), [a]) if a.view.shape[*axis] > most => {
-            cut.places_sorted(*axis, *descending, out)?
-        }
-        (Op::Reduce { reduction, axes, tie_high }, [a]) if reduction.finds_place() => {
-            let reduced: u64 = axes.iter().map(|&axis| a.view.shape[axis]).product();
-            let mut axes = axes.clone();
-            axes.sort_unstable();
-            match axes.iter().find(|&&axis| a.view.shape[axis] > 1).filter(|_| reduced > most) {
-                Some(&axis) => cut.place(*reduction, &axes, axis, *tie_high, out)?,
-                None => return Ok(None),
-            }
-        }
-        _ => return Ok(None),
-    };
-    Ok(Some(smallvec![result]))
 }
 
 /// Runs an op whose working memory no launch reaches: of matrices and transforms by halves of their batches, where there
@@ -188,6 +100,12 @@ pub fn of_working_memory(
 /// Elements from the first along an axis to the last.
 fn span(view: &View, axis: usize) -> u64 {
     view.strides[axis].unsigned_abs() * (view.shape[axis] - 1)
+}
+
+/// Of some axes of a view that along which its last element is furthest from the first: its place among them.
+fn furthest(view: &View, axes: &Axes) -> Option<usize> {
+    let places = (0..axes.len()).filter(|&k| view.shape[axes[k]] > 1);
+    places.max_by_key(|&k| span(view, axes[k]))
 }
 
 /// The axes along which an op does the same for each element.
@@ -294,6 +212,90 @@ impl Cut<'_> {
         self.run(&Op::Constant(Scalar::Int(value.into())), &[], &Type::new(DType::S64, &[]))
     }
 
+    fn most(&self) -> u64 {
+        self.engine.reach().far()
+    }
+
+    fn is_beyond(&self, view: &View) -> bool {
+        is_beyond(view, self.most())
+    }
+
+    /// The axis along which halves serve, and of these the one along which the furthest lies.
+    fn furthest_axis(&self, outs: &[Type]) -> Option<Axis> {
+        let is_large = |ty: &Type| ty.elements() > self.most();
+        let serves = |axis: &Axis| {
+            let size = outs.first().and_then(|out| out.shape.get(axis.of_result)).copied().unwrap_or(0);
+            let mut operands = self.operands.iter().zip(&axis.of_operands);
+            size > 1
+                && outs.iter().all(|out| !is_large(out) || out.shape.get(axis.of_result) == Some(&size))
+                && operands.all(|(operand, of)| of.is_some() || !self.is_beyond(&operand.view))
+        };
+        // Half of the axis along which the furthest lies.
+        let shortened = |axis: &Axis| {
+            let operands = self.operands.iter().zip(&axis.of_operands);
+            let of_operands = operands.filter(|(operand, _)| self.is_beyond(&operand.view));
+            let of_operands = of_operands.filter_map(|(operand, of)| of.map(|of| span(&operand.view, of))).max();
+            let inner = |out: &Type| out.shape[axis.of_result..].iter().product::<u64>();
+            of_operands.max(outs.iter().filter(|out| is_large(out)).map(inner).max())
+        };
+        axes(self.op, self.operands, outs).into_iter().filter(serves).max_by_key(shortened)
+    }
+
+    /// The only result of an op that no axis serves, from halves that depend on each other.
+    fn only_result(&self, out: &Type) -> Result<Option<Tensor>> {
+        let most = self.most();
+        match (self.op, self.operands) {
+            (Op::Indexing(Indexing::Take(Take { axis })), [a, indices]) if a.view.shape[*axis] > 1 => {
+                self.source(*axis, indices, None, *axis, out).map(Some)
+            }
+            (Op::Indexing(Indexing::TakeAlongAxis(TakeAlongAxis { axis })), [a, indices])
+                if a.view.shape[*axis] > 1 =>
+            {
+                self.source(*axis, indices, None, 0, out).map(Some)
+            }
+            (Op::Indexing(Indexing::Gather(Gather { axes })), [a, indices]) => {
+                let Some(k) = furthest(&a.view, axes) else { return Ok(None) };
+                self.source(axes[k], indices, Some(k), 0, out).map(Some)
+            }
+            (Op::Indexing(Indexing::IndexedAdd(_) | Indexing::IndexedPut(_)), [_, indices, updates])
+                if self.is_beyond(&indices.view) || self.is_beyond(&updates.view) =>
+            {
+                self.updates(out)
+            }
+            (
+                Op::Indexing(Indexing::IndexedAdd(IndexedAdd { axes }) | Indexing::IndexedPut(IndexedPut { axes })),
+                [a, indices, updates],
+            ) => {
+                let Some(k) = furthest(&a.view, axes) else { return Ok(None) };
+                self.target((axes[k], k), indices, updates, out).map(Some)
+            }
+            (Op::Dot { contract_a, contract_b, .. }, [a, _]) => {
+                let Some(k) = furthest(&a.view, contract_a) else { return Ok(None) };
+                self.sums([contract_a[k], contract_b[k]], out).map(Some)
+            }
+            (Op::Slice { starts, strides, lengths }, [_, _, ..]) => self.slice(starts, strides, lengths).map(Some),
+            (Op::PutSlice { starts }, [_, _, _, ..]) => self.put_slice(starts, out).map(Some),
+            (Op::Windowed(Windowed::WindowScatter(op)), [_, _, _]) => self.windows(op, out),
+            (Op::Spectral(Spectral::Fft(op)), [_]) => self.transform(op, out),
+            (Op::Order(Order::Sort(Sort { axis, descending })), [a]) if a.view.shape[*axis] > most => {
+                self.sorted(*axis, *descending, out).map(Some)
+            }
+            (Op::Order(Order::Argsort(Argsort { axis, descending })), [a]) if a.view.shape[*axis] > most => {
+                self.places_sorted(*axis, *descending, out).map(Some)
+            }
+            (Op::Reduce { reduction, axes, tie_high }, [a]) if reduction.finds_place() => {
+                let reduced: u64 = axes.iter().map(|&axis| a.view.shape[axis]).product();
+                let mut axes = axes.clone();
+                axes.sort_unstable();
+                match axes.iter().find(|&&axis| a.view.shape[axis] > 1).filter(|_| reduced > most) {
+                    Some(&axis) => self.place(*reduction, &axes, axis, *tie_high, out).map(Some),
+                    None => Ok(None),
+                }
+            }
+            _ => Ok(None),
+        }
+    }
+
     /// Halves along an axis of which no element depends on another.
     fn along(&self, axis: &Axis, outs: &[Type]) -> Result<Results> {
         let whole = outs.iter().map(|out| Tensor::uninitialized(self.engine, out)).collect::<Result<Results>>()?;
@@ -356,9 +358,20 @@ impl Cut<'_> {
         Ok([wide, moved])
     }
 
+    /// The sum of products of halves of what is contracted along these axes.
+    fn sums(&self, contracted: [usize; 2], out: &Type) -> Result<Tensor> {
+        let size = self.operands[0].view.shape[contracted[0]];
+        let part = |start: u64, length: u64| -> Result<Tensor> {
+            let halves =
+                self.operands.iter().zip(contracted).map(|(operand, axis)| section(operand, axis, start, length));
+            self.run(self.op, &halves.collect::<Result<Vec<_>>>()?, out)
+        };
+        let sums = [part(0, size / 2)?, part(size / 2, size - size / 2)?];
+        self.run(&Op::Binary(Binary::Add), &sums, out)
+    }
+
     /// What is chosen from either half of a source. Kernels clamp indices, so that both halves give something. The
-    /// indices' axes lie
-    /// `before` axes into the result.
+    /// indices' axes lie `before` axes into the result.
     fn source(
         &self,
         axis: usize,
