@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 use super::launch::{Choice, Matrix, MergedAxes, Outline, Product, Results, entire, launch_plain};
 use super::{DotSpec, Image, Load, MatrixTile, Planes, SplitSpec, SplitStage, Tiling, choice};
 use crate::kernels::{Arguments, Compile, Place, launch, reach_of};
+use crate::shape::{Dims, Strides};
 use crate::tuning::DeviceModel;
 use crate::{CType, DType, Engine, Error, Precision, Result, Tensor, Type, View};
 
@@ -250,7 +251,7 @@ fn written(
     };
     let mut buffers = engine.shared_copy(m.tensor.address(), key, make)?.into_iter();
     let at = |count: u64| move |buffer| Tensor::at(buffer, View::contiguous(DType::U32, &[count]));
-    let missing = || Error::InvalidProgram { op: "dot".to_string(), reason: "an operand was not written".to_string() };
+    let missing = || bad("an operand was not written".to_string());
     Ok((buffers.next().map(at(count)).ok_or_else(missing)?, buffers.next().map(at(1))))
 }
 
@@ -306,7 +307,8 @@ fn run(
     launch(engine, &kernel, &arguments, 1 + reads.len(), groups)
 }
 
-/// Launches the product, and behind it what takes over where units can't take it.
+/// Launches the product, and behind it what takes over where units can't take it. An image is the second operand if its
+/// flag says so, else the first.
 pub(super) fn launch_product(
     engine: &Engine,
     p: &Product<'_>,
@@ -316,14 +318,11 @@ pub(super) fn launch_product(
     results: &Results<'_>,
     compile: Compile,
 ) -> Result<()> {
-    let bad = |reason: String| Error::InvalidProgram { op: "dot".to_string(), reason };
     let outline = p.outline(engine.precision(), [tile.planes.is_own(); 2]);
     let of = if tile.planes == Planes::OwnThreeBf16 { Form::in_place } else { Form::of };
     let form = of(engine.model(), &outline, spec.sum).filter(|form| form.planes == tile.planes);
     let form = form.ok_or_else(|| bad(format!("no operands for {tile:?}")))?;
-    let (rows, columns) = (p.a.free.elements(), p.b.free.elements());
-    let (depth, batches) = (p.a.depth.elements(), p.a.batch.elements());
-    let chunk = depth.div_ceil(results.splits).next_multiple_of(tile.block());
+    let chunk = p.a.depth.elements().div_ceil(results.splits).next_multiple_of(tile.block());
     let operands = [(&p.a, tile.rows), (&p.b, tile.columns)];
     let prepared = match image.filter(|_| tile.planes == Planes::OwnThreeBf16) {
         None => prepare(engine, &operands, form, chunk, compile)?,
@@ -335,59 +334,15 @@ pub(super) fn launch_product(
         }
     };
     let [a, b] = prepared.as_slice() else { return Err(bad("two operands".to_string())) };
-
-    let mut own = DotSpec { tiling: Tiling::Matrix(tile), guarded: form.is_guarded(), ..spec.clone() };
-    // Kernels for all layouts are one, and for all types but those with fewer parts.
-    if tile.planes != Planes::ThreeBf16 {
-        (own.a, own.b) = (DType::F16, DType::F16);
-    }
-    [own.a_load, own.b_load] =
-        [a, b].map(|operand| Load { along_k: operand.lies != InPlace::Along { k: false }, by_four: true });
-    let axes = [(a, &p.a, true), (b, &p.b, false)].map(|(operand, m, depth_last)| match operand.lies {
-        InPlace::ByAxes => m.axes(depth_last),
-        InPlace::Along { .. } => Default::default(),
-    });
-    let [(a_ranks, a_sizes, a_strides), (b_ranks, b_sizes, b_strides)] = axes;
-    (own.a_ranks, own.b_ranks) = (a_ranks, b_ranks);
-    own.ends_early = own.by_axes().contains(&true) && !depth.is_multiple_of(tile.block());
-    own.low_b_first = columns > rows;
-    // In large tiles that would take registers, and with them a workgroup from each processor.
-    own.store.by_eight = !tile.is_large()
-        && tile.planes.own_type() == Some(spec.out)
-        && spec.product == spec.out
-        && spec.epilogue.is_none()
-        && spec.store.contiguous
-        && columns.is_multiple_of(8)
-        && results.is_aligned();
-    let tiles = own.tiles(batches, rows, columns);
-    let reach = engine.reach();
-    let is_far = |numbers: &Tensor| reach_of(&numbers.view) > reach.near(numbers.view.dtype.size_bytes());
-    let far = results.is_far(engine)? || [a, b].iter().any(|operand| is_far(&operand.numbers));
-    let kernel = engine.kernel_reaching(&own, far, compile)?;
-    let numbers = [rows, columns, depth, batches, chunk, results.splits].into_iter();
-    let steps = a.steps.iter().chain(&b.steps).copied();
-    let numbers: SmallVec<[u64; 22]> = numbers.chain(steps).chain(a.plane).chain(b.plane).collect();
-    if numbers.iter().any(|&number| number > reach.far()) {
-        return Err(bad(format!("numbers beyond {}", reach.far())));
-    }
-    let (sizes, b_strides, strides) = results.behind(a_sizes, (b_sizes, b_strides));
-    let guard: SmallVec<[&Tensor; 2]> = prepared.iter().filter_map(|operand| operand.largest.as_ref()).collect();
-    let scales = prepared.iter().filter_map(|operand| operand.scales.as_ref());
-    let factors = [(a, &a_strides), (b, &b_strides)];
-    let mut places: SmallVec<[Place<'_>; 10]> = SmallVec::new();
-    places.extend(factors.map(|(operand, strides)| Place { strides, ..entire(&operand.numbers) }));
-    places.extend(guard.iter().copied().chain(scales).map(entire));
-    places.extend(results.places(&strides));
-    let count = (batches * rows * columns) as u32;
-    let extra: SmallVec<[u32; 22]> = numbers.iter().map(|&x| x as u32).collect();
-    let arguments = Arguments { count, sizes: &sizes, places: &places, extra: &extra };
-    launch(engine, &kernel, &arguments, places.len() - 1, tiles * results.splits)?;
+    let on_units = OnUnits { p, tile, operands: [a, b], results };
+    on_units.launch(engine, on_units.spec(&spec, form), chunk, compile)?;
     if form.is_guarded() {
         let Choice { tiling, .. } = choice::plain(engine.model(), &outline, spec.sum, Some(results.splits));
         if !matches!(tiling, Tiling::Tiled(_)) {
             return Err(bad("no kernel to take over".to_string()));
         }
         let fallback = DotSpec { tiling, guarded: true, ..spec };
+        let guard: SmallVec<[&Tensor; 2]> = prepared.iter().filter_map(|operand| operand.largest.as_ref()).collect();
         let mut waits = Waits::Beside;
         if let Some((image, second)) = image {
             let memory = if second { &p.b.tensor } else { &p.a.tensor };
@@ -397,4 +352,89 @@ pub(super) fn launch_product(
         launch_plain(engine, p, fallback, results, (&guard, waits), compile)?;
     }
     Ok(())
+}
+
+fn bad(reason: String) -> Error {
+    Error::InvalidProgram { op: "dot".to_string(), reason }
+}
+
+/// A product of operands that are prepared for matrix units.
+struct OnUnits<'a> {
+    p: &'a Product<'a>,
+    tile: MatrixTile,
+    operands: [&'a Prepared; 2],
+    results: &'a Results<'a>,
+}
+
+impl OnUnits<'_> {
+    /// Rows and columns.
+    fn sides(&self) -> [u64; 2] {
+        [self.p.a.free.elements(), self.p.b.free.elements()]
+    }
+
+    /// For each operand the ranks, sizes and strides of the axes by which it is found, if it is.
+    fn axes(&self) -> [([u8; 3], Dims, Strides); 2] {
+        let [a, b] = self.operands;
+        [(a, &self.p.a, true), (b, &self.p.b, false)].map(|(operand, m, depth_last)| match operand.lies {
+            InPlace::ByAxes => m.axes(depth_last),
+            InPlace::Along { .. } => Default::default(),
+        })
+    }
+
+    /// The kernel for a product of such a plain one.
+    fn spec(&self, plain: &DotSpec, form: Form) -> DotSpec {
+        let OnUnits { p, tile, operands, results } = *self;
+        let [rows, columns] = self.sides();
+        let mut own = DotSpec { tiling: Tiling::Matrix(tile), guarded: form.is_guarded(), ..plain.clone() };
+        // Kernels for all layouts are one, and for all types but those with fewer parts.
+        if tile.planes != Planes::ThreeBf16 {
+            (own.a, own.b) = (DType::F16, DType::F16);
+        }
+        [own.a_load, own.b_load] =
+            operands.map(|operand| Load { along_k: operand.lies != InPlace::Along { k: false }, by_four: true });
+        [own.a_ranks, own.b_ranks] = self.axes().map(|(ranks, ..)| ranks);
+        own.ends_early = own.by_axes().contains(&true) && !p.a.depth.elements().is_multiple_of(tile.block());
+        own.low_b_first = columns > rows;
+        // In large tiles that would take registers, and with them a workgroup from each processor.
+        own.store.by_eight = !tile.is_large()
+            && tile.planes.own_type() == Some(plain.out)
+            && plain.product == plain.out
+            && plain.epilogue.is_none()
+            && plain.store.contiguous
+            && columns.is_multiple_of(8)
+            && results.is_aligned();
+        own
+    }
+
+    /// Launches the kernel, of which a workgroup takes `chunk` contracted elements.
+    fn launch(&self, engine: &Engine, spec: DotSpec, chunk: u64, compile: Compile) -> Result<()> {
+        let OnUnits { p, operands, results, .. } = *self;
+        let [a, b] = operands;
+        let [rows, columns] = self.sides();
+        let (depth, batches) = (p.a.depth.elements(), p.a.batch.elements());
+        let tiles = spec.tiles(batches, rows, columns);
+        let reach = engine.reach();
+        let is_far = |numbers: &Tensor| reach_of(&numbers.view) > reach.near(numbers.view.dtype.size_bytes());
+        let far = results.is_far(engine)? || operands.iter().any(|operand| is_far(&operand.numbers));
+        let kernel = engine.kernel_reaching(&spec, far, compile)?;
+        let numbers = [rows, columns, depth, batches, chunk, results.splits].into_iter();
+        let steps = a.steps.iter().chain(&b.steps).copied();
+        let numbers: SmallVec<[u64; 22]> = numbers.chain(steps).chain(a.plane).chain(b.plane).collect();
+        if numbers.iter().any(|&number| number > reach.far()) {
+            return Err(bad(format!("numbers beyond {}", reach.far())));
+        }
+        let [(_, a_sizes, a_strides), (_, b_sizes, b_strides)] = self.axes();
+        let (sizes, b_strides, strides) = results.behind(a_sizes, (b_sizes, b_strides));
+        let guard = operands.iter().filter_map(|operand| operand.largest.as_ref());
+        let scales = operands.iter().filter_map(|operand| operand.scales.as_ref());
+        let factors = [(a, &a_strides), (b, &b_strides)];
+        let mut places: SmallVec<[Place<'_>; 10]> = SmallVec::new();
+        places.extend(factors.map(|(operand, strides)| Place { strides, ..entire(&operand.numbers) }));
+        places.extend(guard.chain(scales).map(entire));
+        places.extend(results.places(&strides));
+        let count = (batches * rows * columns) as u32;
+        let extra: SmallVec<[u32; 22]> = numbers.iter().map(|&x| x as u32).collect();
+        let arguments = Arguments { count, sizes: &sizes, places: &places, extra: &extra };
+        launch(engine, &kernel, &arguments, places.len() - 1, tiles * results.splits)
+    }
 }
