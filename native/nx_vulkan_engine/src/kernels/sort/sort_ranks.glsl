@@ -109,3 +109,22 @@ KEY get_shared(const in uint at) {
     return shared_words[at];
 #endif
 }
+
+// The digit of `raw[k]` in the low byte, above it how many with that digit come before. What fills the tile comes last
+// in it, and sorts last.
+#define RANK(k) { \
+    uint digit = mine + k * SUBGROUP < count ? digit_of(key_of(raw[k]), shift) : DIGITS - 1u; \
+    places[k] = digit | (place_among_seen(digit) << 8u); \
+}
+
+// Puts the elements of a tile into shared memory in the order of the digit at `shift`: `raw`, which are its elements
+// `mine + k * SUBGROUP`, of `count` in all. Declares `places`, where they go. A barrier must come after it.
+#define EXCHANGE_BY_DIGIT \
+    forget_digits(); \
+    barrier(); \
+    uint places[ITEMS]; \
+    EACH_ITEM(RANK) \
+    begin_digits(); \
+    [[unroll]] for (uint k = 0u; k < ITEMS; ++k) places[k] = place_of(places[k] & 255u, places[k] >> 8u); \
+    barrier(); \
+    [[unroll]] for (uint k = 0u; k < ITEMS; ++k) put_shared(places[k], raw[k]);

@@ -20,7 +20,7 @@ void slot_store_value(const in uint to, const in KEY raw) {}
 void slot_store_rank(const in uint to, const in uint place) {}
 
 void main() {
-    uint rows = nx_param(4u), elements = nx_param(5u), bytes = nx_param(6u), kept = nx_param(7u);
+    uint rows = nx_param(4u), count = nx_param(5u), bytes = nx_param(6u), kept = nx_param(7u);
     uint row = nx_group();
     if (row >= rows) return;
     uint mine = gl_SubgroupID * SUBGROUP * ITEMS + own_lane();
@@ -29,23 +29,10 @@ void main() {
     [[unroll]] for (uint k = 0u; k < ITEMS; ++k) {
         origins[k] = mine + k * SUBGROUP;
         raw[k] = KEY(0u);
-        if (origins[k] < elements) raw[k] = slot_load(row * elements + origins[k]);
+        if (origins[k] < count) raw[k] = slot_load(row * count + origins[k]);
     }
     for (uint shift = 0u; shift < 8u * bytes; shift += 8u) {
-        forget_digits();
-        barrier();
-        // The digit in the low byte, above it how many with that digit come before.
-        uint places[ITEMS];
-        // What fills the row comes last in it, and sorts last.
-#define RANK(k) { \
-            uint digit = mine + k * SUBGROUP < elements ? digit_of(key_of(raw[k]), shift) : DIGITS - 1u; \
-            places[k] = digit | (place_among_seen(digit) << 8u); \
-        }
-        EACH_ITEM(RANK)
-        begin_digits();
-        [[unroll]] for (uint k = 0u; k < ITEMS; ++k) places[k] = place_of(places[k] & 255u, places[k] >> 8u);
-        barrier();
-        [[unroll]] for (uint k = 0u; k < ITEMS; ++k) put_shared(places[k], raw[k]);
+        EXCHANGE_BY_DIGIT
         barrier();
         [[unroll]] for (uint k = 0u; k < ITEMS; ++k) raw[k] = get_shared(mine + k * SUBGROUP);
         barrier();
@@ -60,7 +47,7 @@ void main() {
         uint at = mine + k * SUBGROUP;
         if (at < kept) {
             if (VALUES != 0u) slot_store_value(row * kept + at, raw[k]);
-            if (RANKS != 0u) slot_store_rank(row * kept + at, slot_place(row * elements + origins[k], origins[k]));
+            if (RANKS != 0u) slot_store_rank(row * kept + at, slot_place(row * count + origins[k], origins[k]));
         }
     }
 }

@@ -42,20 +42,7 @@ void main() {
         raw[k] = KEY(0u);
         if (at < count) raw[k] = slot_load(first + at);
     }
-    forget_digits();
-    barrier();
-    // The digit in the low byte, above it how many with that digit come before.
-    uint places[ITEMS];
-    // What fills the tile sorts last.
-#define RANK(k) { \
-        uint digit = mine + k * SUBGROUP < count ? digit_of(key_of(raw[k]), shift) : DIGITS - 1u; \
-        places[k] = digit | (place_among_seen(digit) << 8u); \
-    }
-    EACH_ITEM(RANK)
-    begin_digits();
-    [[unroll]] for (uint k = 0u; k < ITEMS; ++k) places[k] = place_of(places[k] & 255u, places[k] >> 8u);
-    barrier();
-    [[unroll]] for (uint k = 0u; k < ITEMS; ++k) put_shared(places[k], raw[k]);
+    EXCHANGE_BY_DIGIT
     // From here on: what is added to a place in the tile to get the one in the row.
     for (uint d = id; d < DIGITS; d += LOCAL) {
         uint base = row * (spans + 1u);
