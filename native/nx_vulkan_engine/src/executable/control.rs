@@ -1,9 +1,9 @@
 //! Loops and branches of executables: what is captured of them, and how the host drives the rest.
 //!
-//! A loop with few known iterations is captured iteration by iteration. Branches are captured both: words in memory, or
-//! group counts there, say whether launches run, and a kernel before them writes zeros for the branch that is not
-//! taken. Of other loops an iteration is captured that does nothing once the condition has failed, so that the host
-//! looks at the condition now and then only. Where an op must read values, the host decides.
+//! A loop with few known iterations is captured iteration by iteration. Branches are captured both, behind gates: words
+//! in memory, or group counts there, say whether launches run, and a kernel before them writes zeros for the branch that
+//! is not taken. Of other loops an iteration is captured, gated likewise, which does nothing once the condition has
+//! failed, so that the host looks at the condition now and then only. Where an op must read values, the host decides.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -115,7 +115,7 @@ impl Builder<'_> {
         let donated = vec![true; state];
         let (body, advance) = match op.trips {
             Some(trips) => (build(self.engine, &op.body, &donated)?, Advance::Times(trips)),
-            None => match guarded(self.engine, op, &donated) {
+            None => match gated(self.engine, op, &donated) {
                 Err(Error::NeedsCompile) => {
                     (build(self.engine, &with_condition(op, state), &donated)?, Advance::Checked)
                 }
@@ -319,8 +319,9 @@ fn keeps(commands: &mut [Command], old: &Tensor, new: &Tensor) -> bool {
     }
 }
 
-/// An iteration that leaves the state as it is where it must not run. Takes and gives whether to go on after the state.
-fn guarded(engine: &Arc<Engine>, op: &Loop, donated: &[bool]) -> Result<Executable> {
+/// An iteration behind a gate, which leaves the state as it is where it must not run. Takes and gives whether to go on
+/// after the state.
+fn gated(engine: &Arc<Engine>, op: &Loop, donated: &[bool]) -> Result<Executable> {
     let state = donated.len();
     let going_type = op.condition.output_types().first().map(|ty| Type::new(ty.dtype, &[]));
     let going_type = going_type.ok_or(Error::NeedsCompile)?;
