@@ -1,6 +1,8 @@
 defmodule Nx.Vulkan.DoctorFactsTest do
   use ExUnit.Case, async: true
 
+  import Nx.Vulkan.Texts
+
   alias Nx.Vulkan.Doctor
   alias Nx.Vulkan.Doctor.{Faults, Host, Problems, Text}
 
@@ -114,17 +116,19 @@ defmodule Nx.Vulkan.DoctorFactsTest do
     facts = facts()
     assert facts.status == 0
     assert ids(facts, "error") == [] and ids(facts, "warning") == []
-    text = Text.text(facts)
-    assert text =~ "Nx.Vulkan 0.1.0, Nx 0.13.1, Elixir 1.18.3, OTP 27 on Debian"
-    assert text =~ "Loader: 1.4.309, /usr/lib/libvulkan.so.1\n"
-    assert text =~ "  0: NVIDIA H200 (discrete, uuid:0123456789abcdef0123456789abcdef)\n"
-    assert text =~ "subgroups of 32, PCI 0000:41:00.0"
-    assert text =~ "matrix units: 16x16x16 f16 to f32\n"
-    assert text =~ "memory: 139.0 GiB of the device, 0 bytes in use of 138.0 GiB"
-    assert text =~ "In use: 0: NVIDIA H200, as first discrete\n"
-    assert text =~ "lowered types: none"
-    assert text =~ "calibration: measured, for NVIDIA, 132 processors"
-    assert text =~ "sort: right, 12.5 ms, then 0.2 ms"
+
+    assert_says(Text.text(facts), [
+      "Nx.Vulkan 0.1.0, Nx 0.13.1, Elixir 1.18.3, OTP 27 on Debian",
+      "Loader: 1.4.309, /usr/lib/libvulkan.so.1\n",
+      "  0: NVIDIA H200 (discrete, uuid:0123456789abcdef0123456789abcdef)\n",
+      "subgroups of 32, PCI 0000:41:00.0",
+      "matrix units: 16x16x16 f16 to f32\n",
+      "memory: 139.0 GiB of the device, 0 bytes in use of 138.0 GiB",
+      "In use: 0: NVIDIA H200, as first discrete\n",
+      "lowered types: none",
+      "calibration: measured, for NVIDIA, 132 processors",
+      "sort: right, 12.5 ms, then 0.2 ms"
+    ])
   end
 
   test "the object has the keys that are documented" do
@@ -156,8 +160,7 @@ defmodule Nx.Vulkan.DoctorFactsTest do
     hung = %{ended: "hung", stage: "open", exit_status: nil, device: nil, checks: [], said: ["waiting"]}
     facts = facts(%{}, hung)
     assert facts.status == 1
-    assert Text.text(facts) =~ "asking Vulkan hung at the stage \"open\""
-    assert Text.text(facts) =~ "Printed by drivers:\n  waiting"
+    assert_says(Text.text(facts), ["asking Vulkan hung at the stage \"open\"", "Printed by drivers:\n  waiting"])
   end
 
   test "without library, loader, driver or device it says what to do" do
@@ -175,11 +178,10 @@ defmodule Nx.Vulkan.DoctorFactsTest do
     facts = facts(%{environment: [%{name: "NX_VULKAN_VALIDATION", value: "1"}]}, none)
     assert {facts.status, ids(facts, "error")} == {1, ["library"]}
     assert ids(facts, "warning") == [], "what was not asked is not known to be missing"
-    assert Text.text(facts) =~ "GLIBC_2.38 not found"
-    assert Text.text(facts) =~ "with the same C library"
+    assert_says(Text.text(facts), ["GLIBC_2.38 not found", "with the same C library"])
     library = %{@host.library | source: "precompiled"}
-    assert Text.text(facts(%{library: library}, none)) =~ "Library: precompiled, 8.6 MiB, does not load"
-    assert Text.text(facts(%{library: library}, none)) =~ "NX_VULKAN_BUILD=1 mix deps.compile nx_vulkan"
+    what_to_do = ["Library: precompiled, 8.6 MiB, does not load", "NX_VULKAN_BUILD=1 mix deps.compile nx_vulkan"]
+    assert_says(Text.text(facts(%{library: library}, none)), what_to_do)
     assert Text.text(facts(%{library: %{library | size_bytes: nil}}, none)) =~ "download it: `mix deps.compile"
 
     missing = Map.merge(nothing, %{loader: %{@probe.loader | version: nil, error: "libvulkan.so.1: cannot open"}})
@@ -238,8 +240,7 @@ defmodule Nx.Vulkan.DoctorFactsTest do
     words = ~w(anna /home clients acme release7 plans may/ two three four projects secret workstation7)
     for word <- [@device.uuid | words], do: refute(report =~ word, word)
 
-    assert report =~ "NVIDIA H200" and report =~ "/usr/lib/libvulkan.so.1" and report =~ "0000:41:00.0"
-    assert report =~ "## `mix nx_vulkan.doctor`"
+    assert_says(report, ["NVIDIA H200", "/usr/lib/libvulkan.so.1", "0000:41:00.0", "## `mix nx_vulkan.doctor`"])
   end
 
   test "variables that hold secrets are told without their values" do
