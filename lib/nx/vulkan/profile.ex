@@ -100,6 +100,12 @@ defmodule Nx.Vulkan.Profile do
   end
 
   @doc false
+  # What the device can do, measured unless that was done or said before; nil where the memory for it is lacking.
+  def device_limits do
+    with %{limits: limits} <- get(limits(Application.get_env(:nx_vulkan, :profile_limits)), true), do: limits
+  end
+
+  @doc false
   # Whether the environment or the configuration asks for a profile of the whole run.
   def wanted? do
     System.get_env("NX_VULKAN_PROFILE") in ["1", "true"] or Application.get_env(:nx_vulkan, :profile, false) == true
