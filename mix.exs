@@ -160,7 +160,7 @@ defmodule Nx.Vulkan.MixProject do
       links: %{},
       files:
         ~w(lib native priv/shaders Cargo.toml Cargo.lock .cargo/config.toml rust-toolchain.toml mix.exs .formatter.exs) ++
-          ~w(README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md LICENSE docs guides bench) ++
+          ~w(README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md SECURITY.md LICENSE docs guides bench) ++
           [@release_url, "checksum-Elixir.Nx.Vulkan.NativeV.exs"],
       # For tests alone.
       exclude_patterns: ["native/nx_vulkan_faults"]
