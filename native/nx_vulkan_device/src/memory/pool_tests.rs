@@ -119,15 +119,16 @@ fn random_blocks_never_overlap() {
                 let block = pool.alloc(MemoryKind::Device, size, step).unwrap();
                 assert!(block.block.size_bytes >= size.next_multiple_of(16));
                 assert!(block.block.address.is_multiple_of(GRANULE_BYTES));
-                let byte = step as u8;
-                fill(&block, block.block.size_bytes, byte);
-                live.push((block, block.block.size_bytes, byte));
+                let (len, byte) = (block.block.size_bytes, step as u8);
+                fill(&block, len, byte);
+                live.push((block, len, byte));
                 if random(&mut state).is_multiple_of(16) {
                     let sizes: Vec<u64> =
                         (0..2 + random(&mut state) % 4).map(|_| random(&mut state) % 20_000 + 1).collect();
                     for part in pool.alloc_parts(MemoryKind::Device, &sizes, step).unwrap() {
-                        fill(&part, part.block.size_bytes, byte);
-                        live.push((part, part.block.size_bytes, byte));
+                        let len = part.block.size_bytes;
+                        fill(&part, len, byte);
+                        live.push((part, len, byte));
                     }
                 }
             } else {
@@ -184,13 +185,14 @@ fn hazards_stay_with_the_memory() {
         let again = loop {
             let block = pool.alloc(MemoryKind::Device, size, 0).unwrap();
             assert!(seen.insert(block.block.address));
-            held.push(block);
             if block.block.address == address {
                 break block;
             }
             assert_eq!(block.hazard, Hazard::default());
+            held.push(block);
         };
         assert_eq!((again.hazard.use_serial, again.hazard.write_epoch), (9, 4));
+        held.push(again);
         held.into_iter().for_each(|b| pool.free(b));
     }
 }
@@ -283,19 +285,21 @@ fn parts_lie_behind_each_other_and_wait_for_all_of_them() {
     assert_eq!(begins, [0, 3 << 20, (3 << 20) + 1024]);
     assert!(parts.iter().all(|part| part.block.region == parts[0].block.region));
     assert_eq!(pool.in_use_bytes(), (8 << 20) + 1024);
+    let [first, second, third] = <[FreeBlock; 3]>::try_from(parts).unwrap();
+    let (region, address) = (first.block.region, first.block.address);
     let used = |mut part: FreeBlock, use_serial: u64| {
         part.hazard = Hazard { use_serial, ..Hazard::default() };
         pool.free(part);
     };
-    used(parts[0], 5);
-    used(parts[2], 6);
+    used(first, 5);
+    used(third, 6);
     assert_eq!(pool.in_use_bytes(), 1024);
     // The one in the middle is still there.
     let others = pool.alloc_parts(MemoryKind::Device, &sizes, 10).unwrap();
-    assert_ne!(others[0].block.region, parts[0].block.region);
-    used(parts[1], 4);
+    assert_ne!(others[0].block.region, region);
+    used(second, 4);
     let again = pool.alloc_parts(MemoryKind::Device, &sizes, 0).unwrap();
-    assert_eq!(again[0].block.address, parts[0].block.address);
+    assert_eq!(again[0].block.address, address);
     // The next owner inherits what was last done to any of them.
     assert!(again.iter().all(|part| part.hazard.use_serial == 6));
     assert_eq!(counts.allocations.load(SeqCst), 2);

@@ -230,7 +230,11 @@ fn structure() -> Vec<Named> {
             found.push(named(format!("fft {dtype} {rows} x {n}"), |b| {
                 let x = b.input(complex, &[rows, n]);
                 let fft = |kind| Op::from(Fft { kind, axis: 1, length: n, eps: Scalar::Float(1e-10) });
-                [Fourier::Fft, Fourier::Ifft].map(|k| b.push(fft(k), &[x], &Type::new(complex, &[rows, n]))).into()
+                let [y, z] =
+                    [Fourier::Fft, Fourier::Ifft].map(|k| b.push(fft(k), &[x], &Type::new(complex, &[rows, n])));
+                let real = b.push(fft(Fourier::Irfft), &[x], &Type::new(dtype, &[rows, n]));
+                let half = b.push(fft(Fourier::Rfft), &[real], &Type::new(complex, &[rows, n / 2 + 1]));
+                vec![y, z, real, half]
             }));
         }
     }

@@ -108,6 +108,14 @@ void main() {
     base = row * pitch;
     if (row >= here) return;
     Part part = part_of(flags, first_row + row);
+    if ((flags & TAKE_APART) != 0u) {
+        for (uint k = lane; k <= n / 2u; k += team) {
+            uint mirrored = k == 0u ? 0u : n - k;
+            T a = data[at(base, row, slot_order(k))], b = data[at(base, row, slot_order(mirrored))];
+            stored_apart(flags, part, n, k, a, b);
+        }
+        return;
+    }
     for (uint k = lane; k < n && place_of(part, k) < nx_param(7u); k += team) {
         T v;
         if ((flags & DIRECT) == 0u) {

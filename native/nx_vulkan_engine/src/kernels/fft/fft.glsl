@@ -26,6 +26,9 @@ const uint WHOLE_LOAD = 4096u, WHOLE_STORE = 8192u;
 const uint PARTS = 16384u;
 // Neighbouring rows are of neighbouring batches.
 const uint COLUMNS = 32768u;
+// Rows of 2 n real numbers are n complex ones: the spectrum of 2 n is taken apart after, or put together before. And
+// whether the two parts are elements of their own in memory.
+const uint TAKE_APART = 65536u, PUT_TOGETHER = 131072u, LOAD_PAIRS = 262144u, STORE_PAIRS = 524288u;
 
 // The element of a batch at its place in the whole transform.
 T slot_load(const in uint batch, const in uint place) { return T(batch + place); }
@@ -75,6 +78,24 @@ Part part_of(const in uint flags, const in uint row) {
     return part;
 }
 
+T conjugate(const in T a) { return T(a.x, -a.y); }
+
+// An element of a spectrum of real numbers, of which the first `half` + 1 can be. The ends are real.
+T of_spectrum(const in bool is_whole, const in uint source, const in uint place, const in uint half_length) {
+    T v = T(S(0.0lf));
+    if (is_whole || place < nx_param(6u)) v = slot_load(source, place);
+    if (place == 0u || place == half_length) v.y = S(0.0lf);
+    return v;
+}
+
+// The real numbers at a place and after it as one complex number.
+T pair_at(const in bool is_whole, const in uint source, const in uint place) {
+    T v = T(S(0.0lf));
+    if (is_whole || place < nx_param(6u)) v.x = slot_load(source, place).x;
+    if (is_whole || place + 1u < nx_param(6u)) v.y = slot_load(source, place + 1u).x;
+    return v;
+}
+
 // Element k of a part, zero where there is none.
 T loaded(const in uint flags, const in Part part, const in uint k) {
     // How long the whole is before, and how many of its elements exist.
@@ -82,6 +103,13 @@ T loaded(const in uint flags, const in Part part, const in uint k) {
     uint place = k * nx_param(4u) + part.first;
     T v = T(S(0.0lf));
     bool is_whole = (flags & WHOLE_LOAD) != 0u;
+    if ((flags & LOAD_PAIRS) != 0u) return pair_at(is_whole, part.source, 2u * place);
+    if ((flags & PUT_TOGETHER) != 0u) {
+        T a = of_spectrum(is_whole, part.source, place, full - 1u);
+        T b = conjugate(of_spectrum(is_whole, part.source, full - 1u - place, full - 1u));
+        // Swapped: i times the second sum, with the parts exchanged.
+        return (a + b).yx + conjugate(mul(a - b, conjugate(slot_load_factor(place))));
+    }
     if (!is_whole && place >= full) return v;
     bool mirrored = (flags & MIRROR) != 0u && place > full / 2u;
     uint source = mirrored ? full - place : place;
@@ -116,7 +144,29 @@ void stored(const in uint flags, const in Part part, const in uint k, const in T
         if (v.x <= epsilon && v.x >= -epsilon) v.x = S(0.0lf);
         if (v.y <= epsilon && v.y >= -epsilon) v.y = S(0.0lf);
     }
+    if ((flags & STORE_PAIRS) != 0u) {
+        slot_store(part.target, 2u * place, v);
+        slot_store(part.target, 2u * place + 1u, v.yx);
+        return;
+    }
     slot_store(part.target, place, v);
+}
+
+// Stores elements k and n - k of the spectrum of 2 n real numbers, of whose transform as n complex ones these are the
+// elements k and n - k, and their mirror images where the result has them.
+void stored_apart(
+    const in uint flags, const in Part part, const in uint n, const in uint k, const in T a, const in T b
+) {
+    T even = (a + conjugate(b)) * S(0.5lf);
+    T odd = mul(turn(a - conjugate(b)) * S(0.5lf), slot_store_factor(k));
+    T first = even + odd, second = conjugate(even - odd);
+    bool is_whole = nx_param(7u) > n + 1u;
+    stored(flags, part, k, first);
+    if (2u * k < n) stored(flags, part, n - k, second);
+    if (is_whole && k > 0u) {
+        stored(flags, part, 2u * n - k, conjugate(first));
+        if (2u * k < n) stored(flags, part, n + k, conjugate(second));
+    }
 }
 
 #endif

@@ -61,11 +61,20 @@ shared T data[CAPACITY];
             T x[16]; \
             EACH(RADIX) x[k] = data[at(base, row, begin + k * (STEP))]; \
             BUTTERFLY(RADIX) \
-            EACH(RADIX) if (k > 0u) x[k] = mul(x[k], slot_root((ROOTS) + (k - 1u) * (STEP) + offset)); \
+            if ((STEP) > 1u) { \
+                EACH(RADIX) if (k > 0u) x[k] = mul(x[k], slot_root((ROOTS) + (k - 1u) * (STEP) + offset)); \
+            } \
             EACH(RADIX) data[at(base, row, begin + k * (STEP))] = x[k]; \
         } \
     } \
     barrier();
+
+// Where the elements of butterfly b of the last pass begin, whose results are b, b + n / LAST, and so on: the digits of
+// the radices before in reverse.
+uint last_begin(const in uint b) {
+    uint rest = b / FIRST;
+    return ((b % FIRST * SECOND + rest % SECOND) * THIRD + rest / SECOND) * LAST;
+}
 
 void main() {
     const uint n = FIRST * SECOND * THIRD * LAST, pitch = (n + 15u) & ~15u, team = 256u / ROWS;
@@ -102,6 +111,9 @@ void main() {
     if (THIRD > 1u) {
         MIDDLE_PASS(THIRD, LAST, n - THIRD * LAST)
     }
+    if ((FLAGS & TAKE_APART) != 0u) {
+        MIDDLE_PASS(LAST, 1u, 0u)
+    }
 
     by_row = (FLAGS & STORE_ROWS) != 0u;
     row = by_row ? id % ROWS : id / team;
@@ -109,12 +121,19 @@ void main() {
     base = row * pitch;
     if (row >= here) return;
     Part part = part_of(FLAGS, first_row + row);
-    // Butterflies of neighbours, whose results are n / LAST apart. Neighbouring invocations have neighbouring results:
-    // the places of a butterfly's elements are those of its results with the digits of the radices before in reverse.
     const uint step = n / LAST;
+    if ((FLAGS & TAKE_APART) != 0u) {
+        for (uint k = lane; k <= n / 2u; k += team) {
+            uint mirrored = k == 0u ? 0u : n - k;
+            T a = data[at(base, row, last_begin(k % step) + k / step)];
+            T b = data[at(base, row, last_begin(mirrored % step) + mirrored / step)];
+            stored_apart(FLAGS, part, n, k, a, b);
+        }
+        return;
+    }
+    // Butterflies of neighbours. Neighbouring invocations have neighbouring results.
     for (uint b = lane; b < step; b += team) {
-        uint rest = b / FIRST;
-        uint begin = ((b % FIRST * SECOND + rest % SECOND) * THIRD + rest / SECOND) * LAST;
+        uint begin = last_begin(b);
         T x[16];
         EACH(LAST) x[k] = data[at(base, row, begin + k)];
         BUTTERFLY(LAST)

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use nx_vulkan_device::memory::Buffer;
 use smallvec::SmallVec;
 
+use super::rows::Rows;
 use super::tables::Content;
 use super::{FftForm, FftKernel, FftSpec, plan, tables};
 use crate::kernels::{Arguments, Compile, Place, launch, reach_of};
-use crate::shape::{Dims, Space, Strides};
+use crate::shape::{Dims, Strides};
 use crate::tuning::DeviceModel;
 use crate::{CType, DType, Engine, Error, Result, Tensor, Type};
 
@@ -45,6 +46,10 @@ const WHOLE_LOAD: u32 = 4096;
 const WHOLE_STORE: u32 = 8192;
 const PARTS: u32 = 16384;
 const COLUMNS: u32 = 32768;
+const TAKE_APART: u32 = 65536;
+const PUT_TOGETHER: u32 = 131_072;
+const LOAD_PAIRS: u32 = 262_144;
+const STORE_PAIRS: u32 = 524_288;
 
 /// What to compute along one axis.
 #[derive(Debug, Clone, Copy)]
@@ -56,69 +61,6 @@ pub struct Fft {
     pub length: u64,
     /// Parts up to this size become zero.
     pub eps: f64,
-}
-
-/// Rows of elements along one axis of a view.
-#[derive(Debug, Clone)]
-struct Rows {
-    buffer: Arc<Buffer>,
-    dtype: DType,
-    address: u64,
-    sizes: Dims,
-    strides: Strides,
-    length: u64,
-    stride: i64,
-}
-
-impl Rows {
-    fn new(tensor: &Tensor, axis: usize) -> Rows {
-        let view = &tensor.view;
-        let (sizes, strides): (Dims, Strides) =
-            (0..view.shape.len()).filter(|&a| a != axis).map(|a| (view.shape[a], view.strides[a])).unzip();
-        let space = Space::new(&sizes, &[&strides]);
-        Rows {
-            buffer: Arc::clone(&tensor.buffer),
-            dtype: view.dtype,
-            address: tensor.address(),
-            sizes: space.sizes,
-            strides: space.strides.into_iter().next().unwrap_or_default(),
-            length: view.shape[axis],
-            stride: view.strides[axis],
-        }
-    }
-
-    fn contiguous(buffer: Arc<Buffer>, dtype: DType, count: u64, length: u64) -> Rows {
-        let address = buffer.address();
-        let (sizes, strides) = (Dims::from_slice(&[count]), Strides::from_slice(&[length as i64]));
-        Rows { buffer, dtype, address, sizes, strides, length, stride: 1 }
-    }
-
-    /// `count` columns of a matrix, each of as many rows as `parts` of `length` elements have.
-    fn columns(buffer: Arc<Buffer>, dtype: DType, count: u64, parts: u64, length: u64) -> Rows {
-        let address = buffer.address();
-        let sizes = Dims::from_slice(&[parts, count]);
-        let strides = Strides::from_slice(&[(length * count) as i64, 1]);
-        Rows { buffer, dtype, address, sizes, strides, length, stride: count as i64 }
-    }
-
-    fn scratch(engine: &Engine, ctype: CType, count: u64, length: u64, columns: bool) -> Result<Rows> {
-        let dtype = ctype.dtype();
-        let buffer = engine.alloc(count * length * dtype.size_bytes())?;
-        Ok(match columns {
-            true => Rows::columns(buffer, dtype, count, 1, length),
-            false => Rows::contiguous(buffer, dtype, count, length),
-        })
-    }
-
-    fn count(&self) -> u64 {
-        self.sizes.iter().product()
-    }
-
-    /// Whether the same element of neighbouring rows lies closer than neighbouring elements of a row.
-    fn rows_are_closer(&self) -> bool {
-        let across = self.strides.last().copied().unwrap_or(0).unsigned_abs();
-        self.sizes.last().is_some_and(|&n| n > 1) && across != 0 && across < self.stride.unsigned_abs()
-    }
 }
 
 /// One transform of a smooth length, or a direct one, of all rows.
@@ -159,15 +101,18 @@ pub fn fft(engine: &Engine, input: &Tensor, out: &Tensor, what: &Fft, compile: C
     let extended = what.length <= MAX_EXTENDED && engine.caps().shader_float64;
     let compute = if wide || extended { CType::C128 } else { CType::C64 };
     let element_bytes = compute.dtype().size_bytes();
-    let smooth = plan::is_smooth(what.length);
-    let direct = !smooth && what.length <= plan::MAX_DIRECT;
-    let longest = if smooth || direct { what.length } else { tables::convolution(what.length) };
+    // What is computed depends on the op alone, not on where its operand lies.
+    let columns = what.axis + 1 < input.view.shape.len();
+    let longest_part = longest_part(engine.model(), compute, columns);
+    let pairs = takes_pairs(input, what, longest_part);
+    let length = if pairs { what.length / 2 } else { what.length };
+    let smooth = plan::is_smooth(length);
+    let direct = !smooth && length <= plan::MAX_DIRECT;
+    let longest = if smooth || direct { length } else { tables::convolution(length) };
     let rows = input.view.elements() / input.view.shape[what.axis].max(1);
     let positions = (rows * longest).max(reach_of(&input.view)).max(reach_of(&out.view));
     let far = positions > engine.reach().near(element_bytes);
-    // What is computed depends on the op alone, not on where its operand lies.
-    let columns = what.axis + 1 < input.view.shape.len();
-    let needs_scratch = longest > longest_part(engine.model(), compute, columns) || !(smooth || direct);
+    let needs_scratch = longest > longest_part || !(smooth || direct);
     if far || (needs_scratch && rows * longest * element_bytes > MAX_SCRATCH_BYTES) {
         let shape = &input.view.shape;
         if let Some(axis) = (0..shape.len()).find(|&a| a != what.axis && shape[a] > 1) {
@@ -195,6 +140,9 @@ pub fn fft(engine: &Engine, input: &Tensor, out: &Tensor, what: &Fft, compile: C
         last.flags |= if reciprocal { SCALE } else { DIVIDE };
         last.scale = if reciprocal { 1.0 / what.length as f64 } else { what.length as f64 };
     }
+    if pairs {
+        return run_pairs(engine, from, to, last, what, compile);
+    }
     if smooth || direct {
         last.flags |= swap(SWAP_LOAD) | swap(SWAP_LAST) | mirror | if direct { DIRECT } else { 0 };
         return run(engine, &from, &to, &last, compile);
@@ -219,6 +167,32 @@ pub fn fft(engine: &Engine, input: &Tensor, out: &Tensor, what: &Fft, compile: C
     last.store_factor = Some(&chirp);
     last.flags |= SWAP_LOAD | SWAP_STORE | STORE_FACTOR | swap(SWAP_LAST);
     run(engine, &between, &to, &last, compile)
+}
+
+/// Whether real rows, or those of a mirrored spectrum, are transformed as half as many pairs: in one launch.
+fn takes_pairs(input: &Tensor, what: &Fft, longest_part: u64) -> bool {
+    let half = what.length / 2;
+    let real = !what.inverse && !input.view.dtype.is_complex();
+    (real || what.mirror) && what.length.is_multiple_of(2) && plan::is_smooth(half) && half <= longest_part
+}
+
+/// Transforms real rows, or those of a mirrored spectrum, as rows of pairs. `pass` is what is done to the results.
+fn run_pairs(engine: &Engine, from: Rows, to: Rows, pass: Pass<'_>, what: &Fft, compile: Compile) -> Result<()> {
+    let length = what.length / 2;
+    let roots = tables::table(engine, Content::Roots(what.length), pass.compute, compile)?;
+    if what.mirror {
+        let (to, flags) = to.paired().map_or((to, STORE_PAIRS), |pairs| (pairs, 0));
+        let flags = pass.flags | flags | PUT_TOGETHER | SWAP_LAST;
+        let pass = Pass { length, full: length + 1, flags, load_factor: Some(&roots), ..pass };
+        return run(engine, &from, &to, &pass, compile);
+    }
+    let (from, full, flags) = match from.paired() {
+        Some(pairs) => (pairs, length, 0),
+        None => (from, what.length, LOAD_PAIRS),
+    };
+    let flags = pass.flags | flags | TAKE_APART;
+    let pass = Pass { length, full, flags, store_factor: Some(&roots), ..pass };
+    run(engine, &from, &to, &pass, compile)
 }
 
 /// A part of a tensor along one axis.
@@ -281,7 +255,7 @@ fn run(engine: &Engine, from: &Rows, to: &Rows, pass: &Pass<'_>, compile: Compil
             1 => None,
             _ => Some(tables::table(engine, Content::Twofold(n * rest), pass.compute, compile)?),
         };
-        let of_load = MIRROR | SWAP_LOAD | LOAD_FACTOR;
+        let of_load = MIRROR | SWAP_LOAD | LOAD_FACTOR | LOAD_PAIRS | PUT_TOGETHER;
         let mut flags = pass.flags & DIRECT | if columns { COLUMNS } else { 0 };
         if is_first {
             flags |= pass.flags & of_load;
@@ -298,7 +272,7 @@ fn run(engine: &Engine, from: &Rows, to: &Rows, pass: &Pass<'_>, compile: Compil
             out_inner: before * rest,
             flags,
             valid: if is_first { source.length.min(pass.full) } else { n * rest },
-            kept: if is_last { target.length.min(pass.length) } else { pass.length },
+            kept: target.length,
             full: if is_first { pass.full } else { n * rest },
             load_factor: if is_first { pass.load_factor } else { None },
             store_factor: if is_last { pass.store_factor } else { roots.as_ref() },
@@ -343,9 +317,15 @@ impl Step<'_> {
             let odd = radices.iter().any(|radix| !radix.is_power_of_two());
             return FftKernel { spec, capacity: capacity as u32, form: FftForm::Any { odd } };
         };
+        let places = match flags & (LOAD_PAIRS | PUT_TOGETHER) {
+            LOAD_PAIRS => 2 * self.n,
+            PUT_TOGETHER => self.n + 1,
+            _ => self.n * self.in_inner,
+        };
+        let stores_whole = flags & (TAKE_APART | STORE_PAIRS) != 0 || self.kept == self.n * self.out_inner;
         let flags = flags
-            | if self.valid == self.n * self.in_inner && self.full == self.valid { WHOLE_LOAD } else { 0 }
-            | if self.kept == self.n * self.out_inner { WHOLE_STORE } else { 0 };
+            | if self.valid == places && self.full == self.valid { WHOLE_LOAD } else { 0 }
+            | if stores_whole { WHOLE_STORE } else { 0 };
         let form = FftForm::Fixed { radices, rows: per_group as u32, flags };
         FftKernel { spec, capacity: (pitch(self.n) * per_group) as u32, form }
     }

@@ -3,6 +3,7 @@
 mod generate;
 mod launch;
 mod plan;
+mod rows;
 mod tables;
 
 use nx_vulkan_spirv::generated::Generated;

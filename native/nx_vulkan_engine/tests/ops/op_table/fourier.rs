@@ -144,6 +144,9 @@ fn fft_of_views_and_batches() {
                     compare(Fourier::Ifft, &array, &view, axis, length);
                 }
                 compare(Fourier::Irfft, &array, &view, axis, size);
+                if dtype == DType::F32 {
+                    compare(Fourier::Rfft, &array, &view, axis, size + size % 2);
+                }
             }
         }
         // More rows than one workgroup takes, along both axes.
@@ -241,8 +244,8 @@ fn fft_of_many_rows_has_the_bits_of_few() {
     const MANY: u64 = 1 << 20;
     let mut rng = rng(96);
     // All lengths of one type, and some of the others, in one way each: each is a kernel to compile.
-    for (dtype, first, step) in [(DType::C64, 0, 1), (DType::F32, 0, 3), (DType::C128, 1, 3)] {
-        let all = upload(&random(dtype, &[MANY + (1 << 18)], &mut rng));
+    for (dtype, first, step) in [(DType::C64, 0, 1), (DType::F32, 2, 3), (DType::C128, 1, 3)] {
+        let all = upload(&random(dtype, &[2 * MANY + (1 << 18)], &mut rng));
         let powers = (6..=12).map(|k| 1 << k).chain([1 << 14]);
         let lengths = powers.chain([1000, 729, 1001, 3000, 2187, 1536, 60, 338, 2401, 3600, 26, 210]);
         let lengths = lengths.zip([0, 1].into_iter().cycle()).skip(first).step_by(step);
@@ -253,9 +256,11 @@ fn fft_of_many_rows_has_the_bits_of_few() {
                 (Fourier::Fft, length - 5),
                 (Fourier::Ifft, length),
             ];
-            let real = [(Fourier::Rfft, length), (Fourier::Rfft, length - 5)];
+            let real = [(Fourier::Rfft, length), (Fourier::Fft, length - 5)];
             let (kind, size) = if dtype == DType::F32 { real[turn / 2 % 2] } else { kinds[turn / 2 % 4] };
-            let rows = MANY / size + 3;
+            // Half as many pairs are transformed of real numbers.
+            let each = if dtype == DType::F32 || kind == Fourier::Irfft { length / 2 } else { size };
+            let rows = MANY / each + 3;
             let shape = |rows: u64| if axis == 0 { [size, rows] } else { [rows, size] };
             let many = Tensor::new(all.buffer().clone(), View::contiguous(dtype, &shape(rows))).unwrap();
             let transform = |a: &Tensor| {
@@ -290,6 +295,39 @@ fn bits_of_fft_do_not_depend_on_where_its_operand_lies() {
         let out = out_type(Fourier::Fft, &across.view().ty(), 0, length);
         let [want, got] = [across, back].map(|a| download(&run(&fft(Fourier::Fft, 0, length), &[a], &out).unwrap()));
         assert!(want.values == got.values, "{dtype} {length}");
+    }
+    finish();
+}
+
+#[test]
+fn real_rows_have_the_same_bits_wherever_pairs_lie() {
+    let mut rng = rng(98);
+    for (dtype, length) in
+        [(DType::F32, 48), (DType::F32, 1000), (DType::F64, 250), (DType::S32, 100), (DType::F16, 128)]
+    {
+        let whole = upload(&random(dtype, &[7, length + 3], &mut rng));
+        // From the first element on, from the second, and backwards.
+        let views = [0, 1].map(|first| whole.view().slice(&[0, first], &[7, length], &[1, 1]).unwrap());
+        let back = views[0].reverse(&[1]).unwrap();
+        for view in views.into_iter().chain([back]) {
+            let view = Tensor::new(whole.buffer().clone(), view).unwrap();
+            let copy = upload(&download(&view));
+            for kind in [Fourier::Rfft, Fourier::Fft] {
+                let out = out_type(kind, &view.view().ty(), 1, length);
+                let [got, want] = [&view, &copy]
+                    .map(|a| download(&run(&fft(kind, 1, length), std::slice::from_ref(a), &out).unwrap()));
+                assert!(got.values == want.values, "{kind:?} of {dtype} {length}");
+                compare(kind, &download(&view), &view, 1, length);
+            }
+        }
+    }
+    // Spectra, whose ends are real whatever is given there, to rows and to columns.
+    for (dtype, axis) in [(DType::C64, 0), (DType::C64, 1), (DType::C128, 0), (DType::C128, 1)] {
+        for (given, length) in [(61, 120), (50, 120), (70, 120), (501, 1000), (33, 64)] {
+            let shape = if axis == 0 { [given, 5] } else { [5, given] };
+            let a = random(dtype, &shape, &mut rng);
+            compare(Fourier::Irfft, &a, &upload(&a), axis, length);
+        }
     }
     finish();
 }
