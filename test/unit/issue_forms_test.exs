@@ -115,4 +115,25 @@ defmodule Nx.Vulkan.IssueFormsTest do
     assert text =~ "mix nx_vulkan.doctor --report"
     assert "SECURITY.md" in Mix.Project.config()[:package][:files]
   end
+
+  test "the first change of CONTRIBUTING.md begins where it says" do
+    text = File.read!(Path.join(@root, "CONTRIBUTING.md"))
+    [_, change] = Regex.run(~r/^## A first change(.*?)^### /ms, text)
+    paths = for [_, path] <- Regex.scan(~r"`((?:native|priv|lib|test|bin)/[\w./]+)", change), do: path
+    assert length(paths) > 8
+    for path <- paths, do: assert(File.exists?(Path.join(@root, path)), path)
+
+    # What it adds is not there yet, and what it puts it beside is.
+    read = fn path -> File.read!(Path.join(@root, path)) end
+    ops = read.("native/nx_vulkan_ir/src/program/ops/elementwise.rs")
+    assert ops =~ "PopulationCount" and not (ops =~ "Parity")
+    assert read.("native/nx_vulkan_engine/tests/ops/scalar/of_int.rs") =~ "fn unary_ops_are_exact"
+    assert read.("lib/nx/vulkan/block.ex") =~ "defmodule Log2"
+
+    for type <- ["s32", "u32"],
+        do: assert(read.("priv/shaders/include/nx_int32.glsl") =~ "nx_population_count_#{type}(")
+
+    for type <- ["s64", "u64"],
+        do: assert(read.("priv/shaders/include/nx_int64.glsl") =~ "nx_population_count_#{type}(")
+  end
 end
