@@ -9,6 +9,7 @@
 // term by term. Longer transforms take several launches, as in D. Bailey, "FFTs in external or hierarchical memory",
 // 1990. Parameters: see the names in main and in fft.glsl.
 #include "params.glsl"
+#define PAIRS
 layout(local_size_x = 256) in;
 // Elements of shared memory.
 layout(constant_id = 0) const uint CAPACITY = 1024u;

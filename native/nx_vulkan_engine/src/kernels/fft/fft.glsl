@@ -26,7 +26,7 @@ const uint WHOLE_LOAD = 4096u, WHOLE_STORE = 8192u;
 const uint PARTS = 16384u;
 // Neighbouring rows are of neighbouring batches.
 const uint COLUMNS = 32768u;
-// Rows of 2 n real numbers are n complex ones: the spectrum of 2 n is taken apart after, or put together before. And
+// Where PAIRS is defined, rows of 2 n real numbers are n complex ones: the spectrum of 2 n is taken apart after, or put together before. And
 // whether the two parts are elements of their own in memory.
 const uint TAKE_APART = 65536u, PUT_TOGETHER = 131072u, LOAD_PAIRS = 262144u, STORE_PAIRS = 524288u;
 
@@ -78,6 +78,7 @@ Part part_of(const in uint flags, const in uint row) {
     return part;
 }
 
+#ifdef PAIRS
 T conjugate(const in T a) { return T(a.x, -a.y); }
 
 // An element of a spectrum of real numbers, of which the first `half` + 1 can be. The ends are real.
@@ -96,6 +97,8 @@ T pair_at(const in bool is_whole, const in uint source, const in uint place) {
     return v;
 }
 
+#endif
+
 // Element k of a part, zero where there is none.
 T loaded(const in uint flags, const in Part part, const in uint k) {
     // How long the whole is before, and how many of its elements exist.
@@ -103,6 +106,7 @@ T loaded(const in uint flags, const in Part part, const in uint k) {
     uint place = k * nx_param(4u) + part.first;
     T v = T(S(0.0lf));
     bool is_whole = (flags & WHOLE_LOAD) != 0u;
+#ifdef PAIRS
     if ((flags & LOAD_PAIRS) != 0u) return pair_at(is_whole, part.source, 2u * place);
     if ((flags & PUT_TOGETHER) != 0u) {
         T a = of_spectrum(is_whole, part.source, place, full - 1u);
@@ -110,6 +114,7 @@ T loaded(const in uint flags, const in Part part, const in uint k) {
         // Swapped: i times the second sum, with the parts exchanged.
         return (a + b).yx + conjugate(mul(a - b, conjugate(slot_load_factor(place))));
     }
+#endif
     if (!is_whole && place >= full) return v;
     bool mirrored = (flags & MIRROR) != 0u && place > full / 2u;
     uint source = mirrored ? full - place : place;
@@ -144,14 +149,17 @@ void stored(const in uint flags, const in Part part, const in uint k, const in T
         if (v.x <= epsilon && v.x >= -epsilon) v.x = S(0.0lf);
         if (v.y <= epsilon && v.y >= -epsilon) v.y = S(0.0lf);
     }
+#ifdef PAIRS
     if ((flags & STORE_PAIRS) != 0u) {
         slot_store(part.target, 2u * place, v);
         slot_store(part.target, 2u * place + 1u, v.yx);
         return;
     }
+#endif
     slot_store(part.target, place, v);
 }
 
+#ifdef PAIRS
 // Stores elements k and n - k of the spectrum of 2 n real numbers, of whose transform as n complex ones these are the
 // elements k and n - k, and their mirror images where the result has them.
 void stored_apart(
@@ -168,5 +176,6 @@ void stored_apart(
         if (2u * k < n) stored(flags, part, n + k, conjugate(second));
     }
 }
+#endif
 
 #endif

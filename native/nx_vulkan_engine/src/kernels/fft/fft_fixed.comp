@@ -1,5 +1,6 @@
-//! name = "fft_fixed_{type}"
-//! matrix = { type = ["c64", "c128"] }
+//! name = "fft_fixed{rows}_{type}"
+//! matrix = { rows = ["", "_pairs"], type = ["c64", "c128"] }
+//! choices.rows = { "" = {}, _pairs = { PAIRS = "1" } }
 //! choices.type = { c64 = {}, c128 = { F64 = "1" } }
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -111,9 +112,11 @@ void main() {
     if (THIRD > 1u) {
         MIDDLE_PASS(THIRD, LAST, n - THIRD * LAST)
     }
+#ifdef PAIRS
     if ((FLAGS & TAKE_APART) != 0u) {
         MIDDLE_PASS(LAST, 1u, 0u)
     }
+#endif
 
     by_row = (FLAGS & STORE_ROWS) != 0u;
     row = by_row ? id % ROWS : id / team;
@@ -122,6 +125,7 @@ void main() {
     if (row >= here) return;
     Part part = part_of(FLAGS, first_row + row);
     const uint step = n / LAST;
+#ifdef PAIRS
     if ((FLAGS & TAKE_APART) != 0u) {
         for (uint k = lane; k <= n / 2u; k += team) {
             uint mirrored = k == 0u ? 0u : n - k;
@@ -131,6 +135,7 @@ void main() {
         }
         return;
     }
+#endif
     // Butterflies of neighbours. Neighbouring invocations have neighbouring results.
     for (uint b = lane; b < step; b += team) {
         uint begin = last_begin(b);

@@ -12,6 +12,9 @@ use nx_vulkan_spirv::modes::FloatModes;
 use nx_vulkan_spirv::params::{Param, ParamLayout};
 use nx_vulkan_spirv::scalar::{self, Value};
 
+use super::FftForm;
+use super::launch::OF_PAIRS;
+
 /// Words of the template's own parameters.
 pub const HEADER: u8 = 16;
 
@@ -44,13 +47,20 @@ impl FftSpec {
     /// Invocations per workgroup.
     pub const LOCAL_SIZE: u64 = 256;
 
-    /// The kernel of any length, or the one whose length is fixed.
-    pub fn generate(&self, library: &Library, modes: FloatModes, fixed: bool) -> Result<Generated> {
-        Generated::push_or_table(|table| self.generate_with(library, modes, fixed, table))
+    /// The kernel of any length, or one whose length is fixed.
+    pub fn generate(&self, library: &Library, modes: FloatModes, form: FftForm) -> Result<Generated> {
+        Generated::push_or_table(|table| self.generate_with(library, modes, form, table))
     }
 
-    fn generate_with(&self, library: &Library, modes: FloatModes, fixed: bool, table: bool) -> Result<Generated> {
-        let name = format!("fft_{}{}", if fixed { "fixed_" } else { "" }, self.compute.name());
+    fn generate_with(&self, library: &Library, modes: FloatModes, form: FftForm, table: bool) -> Result<Generated> {
+        let fixed = matches!(form, FftForm::Fixed { .. });
+        let of = match form {
+            FftForm::Any { .. } => "",
+            // Other rows do without the code of pairs, which slows some of them on NVIDIA (sorts-scans-transforms.md).
+            FftForm::Fixed { flags, .. } if flags & OF_PAIRS != 0 => "fixed_pairs_",
+            FftForm::Fixed { .. } => "fixed_",
+        };
+        let name = format!("fft_{of}{}", self.compute.name());
         let mut linker = Linker::new(library, &name, table, modes)?;
         let header: SmallVec<[Param; 16]> = (0..HEADER).map(Param::Extra).collect();
         let mut params = ParamLayout::new(&header);

@@ -51,6 +51,9 @@ const PUT_TOGETHER: u32 = 131_072;
 const LOAD_PAIRS: u32 = 262_144;
 const STORE_PAIRS: u32 = 524_288;
 
+/// What asks for a template of pairs.
+pub(super) const OF_PAIRS: u32 = TAKE_APART | PUT_TOGETHER | LOAD_PAIRS | STORE_PAIRS;
+
 /// What to compute along one axis.
 #[derive(Debug, Clone, Copy)]
 pub struct Fft {

@@ -48,7 +48,7 @@ impl KernelSpec for FftKernel {
     }
 
     fn generate(&self, library: &Library, modes: FloatModes) -> Result<Generated> {
-        self.spec.generate(library, modes, matches!(self.form, FftForm::Fixed { .. }))
+        self.spec.generate(library, modes, self.form)
     }
 
     fn constants(&self, _: FloatModes) -> Constants {
