@@ -95,7 +95,8 @@ pub fn check_lowered(what: &str, words: &[u32]) {
     }
 }
 
-fn spec(op: Elementwise, inputs: &[DType], out: DType, layout: Layout, rank: u8) -> Spec {
+/// One op on operands of one layout.
+pub fn spec(op: Elementwise, inputs: &[DType], out: DType, layout: Layout, rank: u8) -> Spec {
     Spec {
         inputs: inputs.iter().map(|&t| Port { element: Element::Typed(t), layout }).collect(),
         steps: smallvec![Step { op, args: (0..inputs.len() as u8).map(Ref::Input).collect(), out }],

@@ -334,8 +334,9 @@ pub(super) fn launch_product(
         }
     };
     let [a, b] = prepared.as_slice() else { return Err(bad("two operands".to_string())) };
-    let on_units = OnUnits { p, tile, operands: [a, b], results };
-    on_units.launch(engine, on_units.spec(&spec, form), chunk, compile)?;
+    let on_units = OnUnits::new(p, tile, [a, b], results);
+    let own = on_units.spec(&spec, form);
+    on_units.launch(engine, own, chunk, compile)?;
     if form.is_guarded() {
         let Choice { tiling, .. } = choice::plain(engine.model(), &outline, spec.sum, Some(results.splits));
         if !matches!(tiling, Tiling::Tiled(_)) {
@@ -363,27 +364,29 @@ struct OnUnits<'a> {
     p: &'a Product<'a>,
     tile: MatrixTile,
     operands: [&'a Prepared; 2],
+    /// For each operand the ranks, sizes and strides of the axes by which it is found, if it is.
+    axes: [([u8; 3], Dims, Strides); 2],
     results: &'a Results<'a>,
 }
 
-impl OnUnits<'_> {
+impl<'a> OnUnits<'a> {
+    fn new(p: &'a Product<'a>, tile: MatrixTile, operands: [&'a Prepared; 2], results: &'a Results<'a>) -> OnUnits<'a> {
+        let [a, b] = operands;
+        let axes = [(a, &p.a, true), (b, &p.b, false)].map(|(operand, m, depth_last)| match operand.lies {
+            InPlace::ByAxes => m.axes(depth_last),
+            InPlace::Along { .. } => Default::default(),
+        });
+        OnUnits { p, tile, operands, axes, results }
+    }
+
     /// Rows and columns.
     fn sides(&self) -> [u64; 2] {
         [self.p.a.free.elements(), self.p.b.free.elements()]
     }
 
-    /// For each operand the ranks, sizes and strides of the axes by which it is found, if it is.
-    fn axes(&self) -> [([u8; 3], Dims, Strides); 2] {
-        let [a, b] = self.operands;
-        [(a, &self.p.a, true), (b, &self.p.b, false)].map(|(operand, m, depth_last)| match operand.lies {
-            InPlace::ByAxes => m.axes(depth_last),
-            InPlace::Along { .. } => Default::default(),
-        })
-    }
-
     /// The kernel for a product of such a plain one.
     fn spec(&self, plain: &DotSpec, form: Form) -> DotSpec {
-        let OnUnits { p, tile, operands, results } = *self;
+        let OnUnits { p, tile, operands, results, .. } = *self;
         let [rows, columns] = self.sides();
         let mut own = DotSpec { tiling: Tiling::Matrix(tile), guarded: form.is_guarded(), ..plain.clone() };
         // Kernels for all layouts are one, and for all types but those with fewer parts.
@@ -392,7 +395,7 @@ impl OnUnits<'_> {
         }
         [own.a_load, own.b_load] =
             operands.map(|operand| Load { along_k: operand.lies != InPlace::Along { k: false }, by_four: true });
-        [own.a_ranks, own.b_ranks] = self.axes().map(|(ranks, ..)| ranks);
+        [own.a_ranks, own.b_ranks] = self.axes.each_ref().map(|(ranks, ..)| *ranks);
         own.ends_early = own.by_axes().contains(&true) && !p.a.depth.elements().is_multiple_of(tile.block());
         own.low_b_first = columns > rows;
         // In large tiles that would take registers, and with them a workgroup from each processor.
@@ -407,10 +410,10 @@ impl OnUnits<'_> {
     }
 
     /// Launches the kernel, of which a workgroup takes `chunk` contracted elements.
-    fn launch(&self, engine: &Engine, spec: DotSpec, chunk: u64, compile: Compile) -> Result<()> {
-        let OnUnits { p, operands, results, .. } = *self;
-        let [a, b] = operands;
+    fn launch(self, engine: &Engine, spec: DotSpec, chunk: u64, compile: Compile) -> Result<()> {
         let [rows, columns] = self.sides();
+        let OnUnits { p, operands, axes, results, .. } = self;
+        let [a, b] = operands;
         let (depth, batches) = (p.a.depth.elements(), p.a.batch.elements());
         let tiles = spec.tiles(batches, rows, columns);
         let reach = engine.reach();
@@ -423,7 +426,7 @@ impl OnUnits<'_> {
         if numbers.iter().any(|&number| number > reach.far()) {
             return Err(bad(format!("numbers beyond {}", reach.far())));
         }
-        let [(_, a_sizes, a_strides), (_, b_sizes, b_strides)] = self.axes();
+        let [(_, a_sizes, a_strides), (_, b_sizes, b_strides)] = axes;
         let (sizes, b_strides, strides) = results.behind(a_sizes, (b_sizes, b_strides));
         let guard = operands.iter().filter_map(|operand| operand.largest.as_ref());
         let scales = operands.iter().filter_map(|operand| operand.scales.as_ref());

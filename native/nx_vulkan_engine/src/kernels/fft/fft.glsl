@@ -26,8 +26,8 @@ const uint WHOLE_LOAD = 4096u, WHOLE_STORE = 8192u;
 const uint PARTS = 16384u;
 // Neighbouring rows are of neighbouring batches.
 const uint COLUMNS = 32768u;
-// Where PAIRS is defined, rows of 2 n real numbers are n complex ones: the spectrum of 2 n is taken apart after, or put together before. And
-// whether the two parts are elements of their own in memory.
+// Where PAIRS is defined, rows of 2 n real numbers are n complex ones: the spectrum of 2 n is taken apart after, or put
+// together before. And whether the two parts are elements of their own in memory.
 const uint TAKE_APART = 65536u, PUT_TOGETHER = 131072u, LOAD_PAIRS = 262144u, STORE_PAIRS = 524288u;
 
 // The element of a batch at its place in the whole transform.

@@ -9,30 +9,16 @@ use nx_vulkan_spirv::modes::FloatModes;
 use smallvec::smallvec;
 
 use super::{Kernels, MODES, ROUNDED, binary};
+use crate::kernels::spec;
 
 fn port(dtype: DType, layout: Layout) -> Port {
     Port { element: Element::Typed(dtype), layout }
 }
 
-/// One op on operands of one layout.
-fn map(op: Elementwise, inputs: &[DType], out: DType, layout: Layout, rank: u8) -> Spec {
-    Spec {
-        inputs: inputs.iter().map(|&t| port(t, layout)).collect(),
-        steps: smallvec![Step { op, args: (0..inputs.len() as u8).map(Ref::Input).collect(), out }],
-        outputs: smallvec![(Ref::Result(0), port(out, Layout::Contiguous))],
-        rank,
-        width: 1,
-        form: Form::Vectors,
-        fixed: None,
-        numbers: Default::default(),
-        shift: None,
-    }
-}
-
 #[test]
 fn maps() {
     let mut kernels = Kernels::of("map");
-    let contiguous = |op, inputs: &[DType], out| map(op, inputs, out, Layout::Contiguous, 1);
+    let contiguous = |op, inputs: &[DType], out| spec(op, inputs, out, Layout::Contiguous, 1);
     let add = |t| contiguous(Elementwise::Binary(Binary::Add), &[t, t], t);
     for t in [DType::F32, DType::S64, DType::Bf16, DType::U8, DType::C64, DType::F8E4M3Fn] {
         kernels.add(&format!("add_{}", t.name()), |l, m| add(t).generate(l, m));
@@ -47,7 +33,7 @@ fn maps() {
             kernels.add(&format!("add_{}_{name}", t.name()), |l, m| spec.generate(l, m));
         }
     }
-    let strided = map(Elementwise::Binary(Binary::Multiply), &[DType::F32; 2], DType::F32, Layout::Strided, 3);
+    let strided = spec(Elementwise::Binary(Binary::Multiply), &[DType::F32; 2], DType::F32, Layout::Strided, 3);
     kernels.add("multiply_strided", |l, m| strided.generate(l, m));
     // Results that lie as many elements behind their place as a step gives.
     let put = Spec {
@@ -61,7 +47,7 @@ fn maps() {
         ..strided.clone()
     };
     kernels.add("put", |l, m| put.generate(l, m));
-    let many = map(Elementwise::Select, &[DType::U8, DType::F32, DType::F32], DType::F32, Layout::Strided, 6);
+    let many = spec(Elementwise::Select, &[DType::U8, DType::F32, DType::F32], DType::F32, Layout::Strided, 6);
     kernels.add("select_of_rank_6", |l, m| many.generate(l, m));
     let clip = contiguous(Elementwise::Clip, &[DType::S32; 3], DType::S32);
     kernels.add("clip_s32", |l, m| clip.generate(l, m));
@@ -166,12 +152,7 @@ fn maps() {
         inputs: smallvec![Port { element: Element::Raw(16), layout: Layout::Strided }],
         steps: smallvec![],
         outputs: smallvec![(Ref::Input(0), Port { element: Element::Raw(16), layout: Layout::Contiguous })],
-        rank: 2,
-        width: 1,
-        form: Form::Vectors,
-        fixed: None,
-        numbers: Default::default(),
-        shift: None,
+        ..places
     };
     kernels.add("copy_of_16_bytes", |l, m| copy.generate(l, m));
     kernels.compare();
