@@ -25,6 +25,9 @@ test_drivers_folder() { printf '%s\n' "${XDG_CACHE_HOME:-$HOME/.cache}/nx_vulkan
 # The manifest of SwiftShader, another Vulkan on the CPU, as bin/setup leaves it.
 swiftshader_manifest() { files_like "$(test_drivers_folder)/vk_swiftshader_icd.json"; }
 
+# Another manifest of lavapipe, as bin/setup leaves it: a driver that stands in two of them is two devices.
+lavapipe_again_manifest() { files_like "$(test_drivers_folder)/lavapipe_again_icd.json"; }
+
 # Mesa's library that pretends a GPU of `amdgpu` or `nouveau` is there.
 drm_shim() {
   local shims
@@ -89,7 +92,8 @@ fetch_elixir_packages() {
 }
 
 # What a run of the tests may use, by NX_VULKAN_TEST_DEVICE: `lavapipe` (as when it is unset) shows the Vulkan loader
-# lavapipe alone, `swiftshader` SwiftShader alone, `none` no driver at all, `any` leaves it what it finds. `radv:<family>` and
+# lavapipe alone, `swiftshader` SwiftShader alone, `several` lavapipe twice and SwiftShader where it is there, `none` no
+# driver at all, `any` leaves it what it finds. `radv:<family>` and
 # `nvk:<chipset>` show it a GPU that is not there, such as radv:navi31 and nvk:0x172: Mesa's driver compiles for it, and what
 # is submitted does nothing. Such a device has to be opened by `on_test_device`.
 choose_test_device() {
@@ -100,6 +104,13 @@ choose_test_device() {
     swiftshader)
       VK_DRIVER_FILES=$(swiftshader_manifest) ||
         { echo "SwiftShader is not there: bin/setup --test takes it out of Debian's chromium-common" >&2 && return 1; }
+      ;;
+    several)
+      # The least index is that of the default device, which has all types.
+      VK_DRIVER_FILES="$(lavapipe_manifest):$(lavapipe_again_manifest)" ||
+        { echo "there is no second manifest of lavapipe: bin/setup --test makes it" >&2 && return 1; }
+      export NX_VULKAN_DEVICE=llvmpipe
+      if swiftshader_manifest >/dev/null; then VK_DRIVER_FILES+=":$(swiftshader_manifest)"; fi
       ;;
     radv:*)
       export AMDGPU_GPU_ID="${NX_VULKAN_TEST_DEVICE#radv:}"
@@ -112,7 +123,7 @@ choose_test_device() {
       ;;
     none) VK_DRIVER_FILES=/nonexistent/no-driver.json ;;
     any) return 0 ;;
-    *) echo "NX_VULKAN_TEST_DEVICE is none, lavapipe, swiftshader, radv:<family>, nvk:<chipset> or any, not $NX_VULKAN_TEST_DEVICE" >&2 && return 1 ;;
+    *) echo "NX_VULKAN_TEST_DEVICE is none, lavapipe, swiftshader, several, radv:<family>, nvk:<chipset> or any, not $NX_VULKAN_TEST_DEVICE" >&2 && return 1 ;;
   esac
   # Loaders before 1.3.207 know the second name only.
   export VK_DRIVER_FILES VK_ICD_FILENAMES="$VK_DRIVER_FILES"

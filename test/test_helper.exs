@@ -1,5 +1,5 @@
-# NX_VULKAN_TEST_DEVICE says what the run must be on: `lavapipe`, `swiftshader`, a device that Mesa only pretends
-# (`radv:navi31`, `nvk:0x172`; see bin/environment.sh), `any` device, or `none`. Set and not there, the run
+# NX_VULKAN_TEST_DEVICE says what the run must be on: `lavapipe`, `swiftshader`, `several` devices, one that Mesa only
+# pretends (`radv:navi31`, `nvk:0x172`; see bin/environment.sh), `any` device, or `none`. Set and not there, the run
 # fails. Unset, the tests that need a device are left out where there is none, and ExUnit's last line counts them as
 # excluded.
 wanted = System.get_env("NX_VULKAN_TEST_DEVICE", "")
@@ -8,9 +8,10 @@ wanted = System.get_env("NX_VULKAN_TEST_DEVICE", "")
 named = %{"swiftshader" => "SwiftShader", "radv" => "AMD", "nvk" => "NVIDIA"}
 sort = wanted |> String.split(":") |> hd()
 
-if wanted not in ["", "none", "lavapipe", "any"] and not is_map_key(named, sort) do
+if wanted not in ["", "none", "lavapipe", "several", "any"] and not is_map_key(named, sort) do
   raise ArgumentError,
-        "NX_VULKAN_TEST_DEVICE is none, lavapipe, swiftshader, radv:<family>, nvk:<chipset> or any, not #{inspect(wanted)}"
+        "NX_VULKAN_TEST_DEVICE is none, lavapipe, swiftshader, several, radv:<family>, nvk:<chipset> or any, not " <>
+          inspect(wanted)
 end
 
 device =
@@ -19,11 +20,13 @@ device =
   end
 
 found = if device, do: device.name, else: "none"
+usable = Enum.count(Nx.Vulkan.devices(), & &1.usable)
 
 is_wrong =
   cond do
     wanted == "any" -> device == nil
     wanted == "lavapipe" -> not match?(%{kind: :cpu}, device)
+    wanted == "several" -> usable < 2
     name = named[sort] -> not String.starts_with?(found, name)
     true -> false
   end
@@ -60,6 +63,7 @@ exclude =
     :models,
     :gguf_damage
   ] ++
-    if(device, do: [], else: [:device])
+    if(device, do: [], else: [:device]) ++
+    if(usable > 1, do: [], else: [:several_devices])
 
 ExUnit.start(exclude: exclude, timeout: to_timeout(minute: 10))

@@ -18,7 +18,9 @@ defmodule Nx.Vulkan do
 
       config :nx_vulkan, device: "h200"
 
-  A configured device is opened when the application starts. A VM uses one device.
+  A configured device is opened when the application starts. It is the default device: what names no other runs there.
+  `{Nx.Vulkan.VulkanoBackend, device: 1}` as a backend, and the option `device: 1` of `Nx.Vulkan.Compiler`, name one, which
+  is opened as well. [Several devices](devices.md) says the rest.
 
   ## Errors
 
@@ -31,7 +33,7 @@ defmodule Nx.Vulkan do
 
   import Nx.Defn, only: [deftransform: 2]
 
-  alias Nx.Vulkan.{Block, Checkpoint, Compiler, Earlier, Error, Library, NativeV, Telemetry, VulkanoBackend}
+  alias Nx.Vulkan.{Block, Checkpoint, Compiler, Devices, Earlier, Error, Library, NativeV, Telemetry, VulkanoBackend}
 
   require Logger
 
@@ -77,14 +79,14 @@ defmodule Nx.Vulkan do
         }
 
   @doc """
-  Opens the device. Calling it again is harmless.
+  Opens the default device. Calling it again is harmless.
 
   The first failure is logged as well, whoever the caller is.
 
   ## Errors
 
     * `:no_device` - no Vulkan loader, no driver, no device that fits the choice, or no native library that can be loaded
-    * `:invalid_argument` - another device than the chosen one is open already
+    * `:invalid_argument` - another device than the chosen one is the default one already
   """
   @spec init() :: :ok | {:error, Error.t()}
   def init do
@@ -99,18 +101,19 @@ defmodule Nx.Vulkan do
   end
 
   defp open(selector) do
-    case Library.error() do
+    case Library.unloadable() do
       nil -> NativeV.device_open(selector)
-      why -> {:error, :no_device, "the native library can't be loaded: #{why}; `mix nx_vulkan.doctor` says more"}
+      why -> {:error, :no_device, why}
     end
   end
 
   @doc """
   Every Vulkan device of this machine, in the order of the driver; the ones that the engine can't use say why.
 
-  Empty where there is no Vulkan loader or driver, or no native library. Beside what `t:device/0` has, each tells its
-  `:heaps` of memory: `:size_bytes`, whether it is `:device_local`, and the `:used_bytes` and `:budget_bytes` of this
-  process, nil where the driver does not tell them. `mix nx_vulkan.doctor` prints it all, and says what to do where a
+  Empty where there is no Vulkan loader or driver, or no native library. Beside what `t:device/0` has, each tells whether
+  it is `:open` and the `:default` one, and its `:heaps` of memory: `:size_bytes`, whether it is `:device_local`, and the
+  `:used_bytes` and `:budget_bytes` of this process, nil where the driver does not tell them. `mix nx_vulkan.doctor`
+  prints it all, and says what to do where a
   device is missing.
   """
   @spec devices() :: [map]
@@ -124,12 +127,13 @@ defmodule Nx.Vulkan do
   end
 
   @doc """
-  The device in use. Opens it if it is not open.
+  The device that a selector names, or the default one. Opens it if it is not open.
 
   Beside what `t:device/0` has:
 
-    * `:selected_by` - what chose it: a variable or key of the configuration with its value, or `"first discrete"` and
-      so on for the first device of the best kind
+    * `:default` - whether it is the default device
+    * `:selected_by` - what chose it: a variable or key of the configuration with its value, `"first discrete"` and so on
+      for the first device of the best kind, or the selector
     * `:versions` - of this library (`:nx_vulkan`), of `:nx`, `:elixir` and `:otp`
     * `:calibration` - what kernels are chosen by: whether it was `:measured` on the device, or else is a guess by its
       `:class`; its `:processors`, and the `:path` where measured numbers are kept
@@ -143,25 +147,43 @@ defmodule Nx.Vulkan do
 
   As `init/0`.
   """
-  @spec device_info() :: {:ok, map} | {:error, Error.t()}
-  def device_info do
-    with :ok <- init(), {:ok, device} <- NativeV.device_describe() do
-      {selector, device} = Map.pop!(device, :selector)
-      {:ok, Map.merge(device, %{selected_by: selected_by(selector, device.kind), versions: versions()})}
-    else
-      {:error, %Error{} = error} -> {:error, error}
-      {:error, kind, message} -> {:error, Error.exception(kind: kind, op: :device_info, message: message)}
-    end
+  @spec device_info(non_neg_integer | String.t() | nil) :: {:ok, map} | {:error, Error.t()}
+  def device_info(selector \\ nil)
+
+  def device_info(nil) do
+    with :ok <- init(),
+         {:ok, device} <- NativeV.device_describe(),
+         do: described(device, nil),
+         else: (why -> failed(why))
   end
 
+  def device_info(selector) do
+    with {:ok, device} <- NativeV.device_describe(Devices.index!(selector)),
+         do: described(device, to_string(selector)),
+         else: (why -> failed(why))
+  rescue
+    error in Error -> {:error, error}
+  end
+
+  defp described(device, named) do
+    {selector, device} = Map.pop!(device, :selector)
+    selected_by = if device.default, do: selected_by(selector, device.kind), else: named
+    {:ok, Map.merge(device, %{selected_by: selected_by, versions: versions()})}
+  end
+
+  defp failed({:error, %Error{} = error}), do: {:error, error}
+
+  defp failed({:error, kind, message}),
+    do: {:error, Error.exception(kind: kind, op: :device_info, message: message)}
+
   @doc """
-  The name of the device in use, or nil where there is none. Opens the device if it is not open.
+  The name of the default device, or nil where there is none. Opens the device if it is not open.
   """
   @spec device_name() :: String.t() | nil
   def device_name, do: device(:name)
 
   @doc """
-  Whether the device in use computes in double precision; false where there is none. Opens the device if it is not open.
+  Whether the default device computes in double precision; false where there is none. Opens the device if it is not open.
 
   Without it, `f64` and `c128` are computed in integers, with the same bits, and slower: see
   [types that a device lacks](configuration.md#types-that-a-device-lacks).

@@ -29,16 +29,20 @@ defmodule Nx.Vulkan.Device.BackendTest do
     assert %{data: %VulkanoBackend{ref: ^ref}} = Nx.backend_transfer(there, Nx.Vulkan.Backend)
     assert Nx.to_flat_list(Nx.backend_copy(there, Nx.Vulkan.Backend)) == [10, 20]
     assert Nx.to_flat_list(Nx.Defn.jit(&Nx.cumulative_sum/1, compiler: Nx.Defn.Evaluator).(there)) == [10, 30]
-    assert_raise ArgumentError, ~r/accepts no options/, fn -> Nx.default_backend({Nx.Vulkan.Backend, device: 1}) end
+    assert_raise ArgumentError, ~r/:device alone/, fn -> Nx.default_backend({Nx.Vulkan.Backend, client: 1}) end
   end
 
-  test "no options, wherever a backend is named" do
+  test "no options but the device, wherever a backend is named" do
     plain = Nx.tensor([1, 2], backend: Nx.BinaryBackend)
     there = Nx.backend_copy(plain, VulkanoBackend)
     pointer = Nx.to_pointer(there)
 
     for name <- [VulkanoBackend, Nx.Vulkan.Backend],
-        backend = {name, device: 7},
+        {options, error} <- [
+          {[client: 7], {ArgumentError, "Nx.Vulkan.VulkanoBackend has the option :device alone, got: [client: 7]"}},
+          {[device: 77], {Nx.Vulkan.Error, ~r/no usable device matches "77"; found /}}
+        ],
+        backend = {name, options},
         entry <- [
           fn -> Nx.default_backend(backend) end,
           fn -> Nx.global_default_backend(backend) end,
@@ -55,8 +59,8 @@ defmodule Nx.Vulkan.Device.BackendTest do
           fn -> Nx.backend_copy(there, backend) end,
           fn -> Nx.backend_transfer(there, backend) end
         ] do
-      error = assert_raise ArgumentError, entry
-      assert error.message == "Nx.Vulkan.VulkanoBackend accepts no options, got: [device: 7]"
+      {exception, message} = error
+      assert_raise exception, message, entry
     end
   end
 

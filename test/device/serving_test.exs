@@ -4,7 +4,7 @@ defmodule Nx.Vulkan.ServingTest do
   import Nx.Defn
   import Nx.Vulkan.Versions, only: [hooked: 2]
 
-  alias Nx.Vulkan.{ServingNode, VulkanoBackend}
+  alias Nx.Vulkan.{RemoteNode, ServingNode, VulkanoBackend}
 
   @moduletag :device
 
@@ -76,12 +76,7 @@ defmodule Nx.Vulkan.ServingTest do
 
   describe "two nodes" do
     setup do
-      # Distribution needs the port mapper of the system, and a name that no other run has.
-      {_, 0} = System.cmd("epmd", ["-daemon"])
-      # The command returns before the port mapper listens.
-      wait_for(fn -> match?({:ok, _}, :erl_epmd.names({127, 0, 0, 1})) end)
-      if not Node.alive?(), do: {:ok, _} = Node.start(:"serving#{System.pid()}@127.0.0.1", :longnames)
-      :ok
+      RemoteNode.start_distribution()
     end
 
     test "a request goes to the node that has the serving" do
@@ -157,7 +152,7 @@ defmodule Nx.Vulkan.ServingTest do
 
   defp start_node(name, serving) do
     {:ok, peer, node} = ServingNode.start_link(name, serving)
-    wait_for(fn -> :pg.get_members(Nx.Serving.PG, name) != [] end)
+    RemoteNode.wait_for(fn -> :pg.get_members(Nx.Serving.PG, name) != [] end)
     {peer, node}
   end
 
@@ -168,13 +163,5 @@ defmodule Nx.Vulkan.ServingTest do
   defp wanting(index) do
     assert_receive {:wants, ^index, pid}, 30_000
     pid
-  end
-
-  defp wait_for(fun, left \\ 200) do
-    cond do
-      fun.() -> :ok
-      left == 0 -> flunk("waited too long")
-      true -> Process.sleep(50) && wait_for(fun, left - 1)
-    end
   end
 end

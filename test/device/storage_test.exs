@@ -42,7 +42,7 @@ defmodule Nx.Vulkan.Device.StorageTest do
       assert_raise ArgumentError, fn -> Nx.to_pointer(t, kind: :local) end
 
       assert_raise ArgumentError, fn ->
-        Nx.from_pointer({VulkanoBackend, [device: 1]}, Nx.to_pointer(t), {:s, 32}, {3})
+        Nx.from_pointer({VulkanoBackend, [client: 1]}, Nx.to_pointer(t), {:s, 32}, {3})
       end
     end
 

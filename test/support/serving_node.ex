@@ -6,13 +6,13 @@ defmodule Nx.Vulkan.ServingNode do
   import Nx.Defn
   import Nx.Vulkan.Versions, only: [hooked: 2]
 
+  alias Nx.Vulkan.RemoteNode
+
   @doc """
   Starts a node and, on it, the serving of a function of this module under `name`. The node stops with the caller.
   """
   def start_link(name, serving \\ :serving) do
-    {:ok, peer, node} = :peer.start_link(%{name: :peer.random_name(), host: ~c"127.0.0.1", longnames: true})
-    true = :erpc.call(node, :code, :set_path, [:code.get_path()])
-    {:ok, _} = :erpc.call(node, :application, :ensure_all_started, [:nx_vulkan], 60_000)
+    {:ok, peer, node} = RemoteNode.start_link()
     Node.spawn(node, __MODULE__, :serve, [name, serving, self()])
 
     receive do

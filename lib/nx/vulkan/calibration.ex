@@ -76,7 +76,7 @@ defmodule Nx.Vulkan.Calibration do
   end
 
   @doc """
-  Measures the device in use, which this opens if need be, and keeps what was found for VMs that start from then on.
+  Measures the default device, which this opens if need be, and keeps what was found for VMs that start from then on.
 
   `progress` is called in this process before each of the `of` measurements with what is measured, and `at`, from 0 on.
 
@@ -95,7 +95,7 @@ defmodule Nx.Vulkan.Calibration do
   @spec measure((String.t(), non_neg_integer, pos_integer -> term)) :: {:ok, map} | {:error, Error.t()}
   def measure(progress \\ fn _what, _at, _of -> :ok end) do
     caller = self()
-    measuring = Task.async(fn -> NativeV.device_calibrate(caller) end)
+    measuring = Task.async(fn -> NativeV.device_calibrate(caller, nil) end)
 
     with {:error, kind, message} <- await(measuring, progress) do
       {:error, Error.exception(kind: kind, op: :calibrate, message: message)}

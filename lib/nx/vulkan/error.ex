@@ -31,6 +31,7 @@ defmodule Nx.Vulkan.Error do
     * `:bad_shader` - a SPIR-V file that can't be read, is malformed or does not fit the call
     * `:bad_file` - a file of a model is none of its format, or damaged: `details` has the field and its offset
     * `:no_convergence` - an iteration did not settle
+    * `:node_down` - the node that has a tensor's memory does not answer
     * `:vulkan` - a Vulkan call failed
     * `:io` - a file could not be read or written
     * `:nan`, `:infinity` - a result has some, and the option `:raise_on` of `Nx.Vulkan.Compiler` asks for an error
@@ -49,6 +50,7 @@ defmodule Nx.Vulkan.Error do
           | :bad_shader
           | :bad_file
           | :no_convergence
+          | :node_down
           | :vulkan
           | :io
           | :nan

@@ -148,6 +148,15 @@ defmodule Nx.Vulkan.Library do
   end
 
   @doc """
+  As `error/0`, in words that say what to do.
+  """
+  @spec unloadable() :: String.t() | nil
+  def unloadable do
+    with why when why != nil <- error(),
+         do: "the native library can't be loaded: #{why}; `mix nx_vulkan.doctor` says more"
+  end
+
+  @doc """
   Why a file can't be loaded as a library of this version, as the dynamic linker says it.
   """
   @spec why(Path.t(), term) :: String.t()

@@ -37,13 +37,23 @@ defmodule Nx.Vulkan.NativeV do
 
   `spirv-val` of SPIRV-Tools sees every file before its first use, where it is installed.
 
-  All calls of a VM run one after the other on the device, in the order in which they were made, from any number of
-  processes.
+  All calls of a VM run one after the other on a device, in the order in which they were made, from any number of
+  processes. These functions use the default device.
+
+  ## Devices
+
+  A `t:device/0` is the index of an open device (`device_select/1`), or nil for the default one. What takes references
+  runs on the device of their memory, which has to be one for all of them: otherwise the kind is `:invalid_argument`, and
+  `:what` of the details `"devices"`.
   """
 
   use Nx.Vulkan.Library
 
   @type ref :: reference
+  @typedoc "The index of an open device, or nil for the default one."
+  @type device :: non_neg_integer | nil
+  @typedoc "References; for an op without operands the device that it runs on, or none for the default one."
+  @type operands :: [ref] | device
   @typedoc "How chains run: each in a workgroup, or with the whole device."
   @type form :: :workgroup | :device
   @type error :: {:error, Nx.Vulkan.Error.kind(), atom, String.t(), map}
@@ -81,11 +91,12 @@ defmodule Nx.Vulkan.NativeV do
   def device_list, do: nif_error()
 
   @doc """
-  The device in use, which this opens if need be, as `Nx.Vulkan.device_info/0` tells it but for `:selected_by`, which
-  the `:selector` decides: what named the device, or nil. Dirty IO scheduler.
+  A device, which this opens if need be, as `Nx.Vulkan.device_info/1` tells it but for `:selected_by`, which the
+  `:selector` decides: what named the default device, or nil. Dirty IO scheduler.
   """
-  @spec device_describe() :: {:ok, map} | short_error
-  def device_describe, do: nif_error()
+  @spec device_describe(device) :: {:ok, map} | short_error
+  def device_describe(device \\ nil)
+  def device_describe(_device), do: nif_error()
 
   @doc """
   The device in use, and what chose it, as exmc asks for them. Opens the device if it is not open. New programs call
@@ -108,15 +119,22 @@ defmodule Nx.Vulkan.NativeV do
   defp kind_name(kind), do: String.capitalize("#{kind}") <> "Gpu"
 
   @doc """
-  Opens the device that `selector` names: an index, the digits of its UUID or a part of its name; with nil the one of
-  `NX_VULKAN_DEVICE`, or the best there is. A VM uses one device: once one is open, naming another is an error. Dirty IO
+  Opens the default device, the one that `selector` names: an index, the digits of its UUID or a part of its name; with
+  nil the one of `NX_VULKAN_DEVICE`, or the best there is. Once it is open, naming another is an error. Dirty IO
   scheduler.
   """
   @spec device_open(String.t() | nil) :: :ok | short_error
   def device_open(_selector), do: nif_error()
 
   @doc """
-  Takes what the configuration says, before the device is opened: whether to take a profile, a folder for the SPIR-V of
+  Opens the device that `selector` names, as well as others: the answer is its index, and whether it is the default one.
+  Dirty IO scheduler.
+  """
+  @spec device_select(String.t()) :: {:ok, non_neg_integer, boolean} | short_error
+  def device_select(_selector), do: nif_error()
+
+  @doc """
+  Takes what the configuration says, before a device is opened: whether to take a profile, a folder for the SPIR-V of
   generated kernels or nil, whether large products of f32 may run on matrix units (`precision: :high`), whether attention
   has the bits of its ops one by one (`attention: :exact`), types to lower or nil, and the time limit in milliseconds or
   nil.
@@ -125,61 +143,63 @@ defmodule Nx.Vulkan.NativeV do
   def device_configure(_profile, _dump_spirv, _high, _exact_attention, _lower, _time_limit), do: nif_error()
 
   @doc """
-  Takes times of all launches from now on, see `Nx.Vulkan.Profile`. Opens the device if it is not open. Dirty IO
-  scheduler.
+  Takes times of all launches on a device from now on, see `Nx.Vulkan.Profile`. Opens the device if it is not open. Dirty
+  IO scheduler.
   """
-  @spec profile_start() :: {:ok, nil} | error
-  def profile_start, do: nif_error()
+  @spec profile_start(device) :: {:ok, nil} | error
+  def profile_start(_device), do: nif_error()
 
   @doc "Takes no more times. Dirty IO scheduler."
-  @spec profile_stop() :: {:ok, nil} | error
-  def profile_stop, do: nif_error()
+  @spec profile_stop(device) :: {:ok, nil} | error
+  def profile_stop(_device), do: nif_error()
 
   @doc "Forgets the times that were taken. Dirty IO scheduler."
-  @spec profile_reset() :: {:ok, nil} | error
-  def profile_reset, do: nif_error()
+  @spec profile_reset(device) :: {:ok, nil} | error
+  def profile_reset(_device), do: nif_error()
 
   @doc """
-  The times taken so far: `:device`, `:rows`, `:limits`, `:unmeasured` and a `:table` of them; nil while no device is
-  open. The limits are `{bytes_per_second, flops_per_second}`, or with nil what was measured, now if `measure` is true.
+  The times taken so far: `:device`, `:rows`, `:limits`, `:unmeasured` and a `:table` of them; nil while the device is
+  not open. The limits are `{bytes_per_second, flops_per_second}`, or with nil what was measured, now if `measure` is true.
   Dirty IO scheduler.
   """
-  @spec profile_get({float, float} | nil, boolean) :: {:ok, map | nil} | error
-  def profile_get(_limits, _measure), do: nif_error()
+  @spec profile_get({float, float} | nil, boolean, device) :: {:ok, map | nil} | error
+  def profile_get(_limits, _measure, _device), do: nif_error()
 
   @doc """
-  Measures the device for a second or two and keeps what was found in the folder of the cache, from where the next start
+  Measures a device for a second or two and keeps what was found in the folder of the cache, from where the next start
   of the VM reads it, see `Nx.Vulkan.Calibration`. Answers the numbers by name, the device's `:class`, its `:processors`
   and the `:path` of the file, nil where there is none. The process `told` gets `{:nx_vulkan_calibration, what, at, of}`
   before each of the `of` measurements, the first of which has `at` 0. Dirty IO scheduler.
   """
-  @spec device_calibrate(pid) :: {:ok, map} | short_error
-  def device_calibrate(_told), do: nif_error()
+  @spec device_calibrate(pid, device) :: {:ok, map} | short_error
+  def device_calibrate(_told, _device), do: nif_error()
 
   @doc """
   Counters of the engine: memory in bytes (`:peak_bytes` is the most that was in use at once), allocations (how often
   memory was taken from the driver), submissions, dispatches, copies, barriers, pipelines; of deferred ops those that
-  are pending, and the programs that were compiled, replayed, and run op by op. All zero while no device is open.
+  are pending, and the programs that were compiled, replayed, and run op by op. All zero while the device is not open.
   """
-  @spec device_stats() :: map
-  def device_stats, do: nif_error()
+  @spec device_stats(device) :: map
+  def device_stats(device \\ nil)
+  def device_stats(_device), do: nif_error()
 
   @doc """
-  The device features, by Vulkan's names, that the kernels of ops depend on which any process ran since the last call.
+  The device features, by Vulkan's names, that the kernels of ops depend on which any process ran on the default device
+  since the last call.
   """
   @spec device_take_features_used() :: [String.t()]
   def device_take_features_used, do: nif_error()
 
   @doc """
-  What the Vulkan validation layer has said so far; nil where it is not watching, see `NX_VULKAN_VALIDATION`. Dirty IO
+  What the Vulkan validation layer has said so far of all devices; nil where it is not watching, see `NX_VULKAN_VALIDATION`. Dirty IO
   scheduler.
   """
   @spec device_validation_messages() :: [String.t()] | nil
   def device_validation_messages, do: nif_error()
 
   @doc """
-  Writes compiled pipelines to the cache on disk, which otherwise happens after every 16 of them. Done when the
-  application stops. Dirty IO scheduler.
+  Writes the compiled pipelines of all devices to the cache on disk, which otherwise happens after every 16 of them. Done
+  when the application stops. Dirty IO scheduler.
   """
   @spec device_save_pipelines() :: :ok
   def device_save_pipelines, do: nif_error()
@@ -190,16 +210,29 @@ defmodule Nx.Vulkan.NativeV do
   Uploads a tensor in Nx's binary layout, a bitstring of a sub-byte type filled up to whole bytes.
 
   `type` is Nx's short name, such as `:f32`. Normal scheduler, so only for small binaries; see
-  `tensor_from_binary_dirty/3`.
+  `tensor_from_binary_dirty/4`.
   """
-  @spec tensor_from_binary(atom, tuple, binary) :: tensor_result | :needs_compile
-  def tensor_from_binary(_type, _shape, _binary), do: nif_error()
+  @spec tensor_from_binary(atom, tuple, binary, device) :: tensor_result | :needs_compile
+  def tensor_from_binary(type, shape, binary, device \\ nil)
+  def tensor_from_binary(_type, _shape, _binary, _device), do: nif_error()
 
   @doc """
-  As `tensor_from_binary/3`, for binaries of any size. Dirty IO scheduler.
+  As `tensor_from_binary/4`, for binaries of any size. Dirty IO scheduler.
   """
-  @spec tensor_from_binary_dirty(atom, tuple, binary) :: tensor_result
-  def tensor_from_binary_dirty(_type, _shape, _binary), do: nif_error()
+  @spec tensor_from_binary_dirty(atom, tuple, binary, device) :: tensor_result
+  def tensor_from_binary_dirty(type, shape, binary, device \\ nil)
+  def tensor_from_binary_dirty(_type, _shape, _binary, _device), do: nif_error()
+
+  @doc """
+  The tensor on a device, which this opens if need be: one with the same memory where it is there already. Waits for
+  what writes it. Dirty IO scheduler.
+  """
+  @spec tensor_transfer(ref, device) :: tensor_result
+  def tensor_transfer(_ref, _device), do: nif_error()
+
+  @doc "The index of the device that a tensor is on, and whether that is the default one. Normal scheduler."
+  @spec tensor_device(ref) :: {:ok, non_neg_integer, boolean} | error
+  def tensor_device(_ref), do: nif_error()
 
   @doc """
   Waits for a tensor and reads it in Nx's binary layout, filled up to whole bytes: all of it, or the first `limit`
@@ -237,8 +270,8 @@ defmodule Nx.Vulkan.NativeV do
   `:invalid_argument` where no such tensor exists any more, where it ends too early, and for an address between
   elements.
   """
-  @spec tensor_from_address(non_neg_integer, atom, tuple) :: tensor_result
-  def tensor_from_address(_address, _type, _shape), do: nif_error()
+  @spec tensor_from_address(non_neg_integer, atom, tuple, device) :: tensor_result
+  def tensor_from_address(_address, _type, _shape, _device), do: nif_error()
 
   @doc """
   A handle by which other processes of the system find the tensor's memory, and its size in bytes; otherwise as
@@ -261,8 +294,8 @@ defmodule Nx.Vulkan.NativeV do
   `:invalid_argument` for another binary, a process that is gone or keeps its memory to itself, another device, and
   memory that is too small; `:unsupported` as in `tensor_share_ipc/1`.
   """
-  @spec tensor_from_ipc(binary, atom, tuple) :: tensor_result
-  def tensor_from_ipc(_handle, _type, _shape), do: nif_error()
+  @spec tensor_from_ipc(binary, atom, tuple, device) :: tensor_result
+  def tensor_from_ipc(_handle, _type, _shape, _device), do: nif_error()
 
   @doc """
   How a tensor lies in memory: type, shape, strides and offset in elements, bytes of the storage. One that is pending
@@ -278,26 +311,26 @@ defmodule Nx.Vulkan.NativeV do
   because device memory is short, or because a large result (above 64 MiB) found no unused memory. Normal scheduler,
   below 1 ms.
   """
-  @spec program_run(atom, keyword, [ref], atom, tuple) :: tensor_result | :needs_compile
+  @spec program_run(atom, keyword, operands, atom, tuple) :: tensor_result | :needs_compile
   def program_run(_op, _attrs, _operands, _type, _shape), do: nif_error()
 
   @doc """
   As `program_run/5`, and it compiles the kernel if need be. Dirty CPU scheduler.
   """
-  @spec program_run_compile(atom, keyword, [ref], atom, tuple) :: tensor_result
+  @spec program_run_compile(atom, keyword, operands, atom, tuple) :: tensor_result
   def program_run_compile(_op, _attrs, _operands, _type, _shape), do: nif_error()
 
   @doc """
   As `program_run/5` for ops of several results: `types` has `{type, shape}` of each, and the answer a list of
   references. Normal scheduler, below 1 ms.
   """
-  @spec program_run_all(atom, keyword, [ref], [{atom, tuple}]) :: tensors_result | :needs_compile
+  @spec program_run_all(atom, keyword, operands, [{atom, tuple}]) :: tensors_result | :needs_compile
   def program_run_all(_op, _attrs, _operands, _types), do: nif_error()
 
   @doc """
   As `program_run_all/4`, and it compiles the kernels if need be. Dirty CPU scheduler.
   """
-  @spec program_run_all_compile(atom, keyword, [ref], [{atom, tuple}]) :: tensors_result
+  @spec program_run_all_compile(atom, keyword, operands, [{atom, tuple}]) :: tensors_result
   def program_run_all_compile(_op, _attrs, _operands, _types), do: nif_error()
 
   @doc """
@@ -307,13 +340,13 @@ defmodule Nx.Vulkan.NativeV do
   `:full` beside the reference says that much is pending, and asks for `tensor_compute/1`. `:needs_compile` while no
   device is open. Normal scheduler, some microseconds.
   """
-  @spec program_defer(atom, keyword, [ref], atom, tuple) :: tensor_result | {:ok, ref, :full} | :needs_compile
+  @spec program_defer(atom, keyword, operands, atom, tuple) :: tensor_result | {:ok, ref, :full} | :needs_compile
   def program_defer(_op, _attrs, _operands, _type, _shape), do: nif_error()
 
   @doc """
   As `program_defer/5` for ops of several results.
   """
-  @spec program_defer_all(atom, keyword, [ref], [{atom, tuple}]) ::
+  @spec program_defer_all(atom, keyword, operands, [{atom, tuple}]) ::
           tensors_result | {:ok, [ref], :full} | :needs_compile
   def program_defer_all(_op, _attrs, _operands, _types), do: nif_error()
 
@@ -343,11 +376,13 @@ defmodule Nx.Vulkan.NativeV do
   def program_compile(program, donated), do: program_compile(program, donated, nil)
 
   @doc """
-  As `program_compile/2`, where a run may take `memory` bytes besides its inputs, or as many as it likes for `nil`. The
+  As `program_compile/2`, for a device, where a run may take `memory` bytes besides its inputs, or as many as it likes for
+  `nil`. The
   kind `:out_of_memory`, with `:needed_bytes`, where that can't be had. Dirty CPU scheduler.
   """
-  @spec program_compile(list, [boolean], pos_integer | nil) :: {:ok, ref} | error
-  def program_compile(_program, _donated, _memory), do: nif_error()
+  @spec program_compile(list, [boolean], pos_integer | nil, device) :: {:ok, ref} | error
+  def program_compile(program, donated, memory, device \\ nil)
+  def program_compile(_program, _donated, _memory, _device), do: nif_error()
 
   @doc """
   Runs an executable on as many tensors as it has inputs: records it and returns references to memory that the device
@@ -391,10 +426,10 @@ defmodule Nx.Vulkan.NativeV do
 
   @doc """
   Programs, as in `program_compile/1`, each with a title, as one graph in the DOT language, as the engine optimizes them
-  for the device. Dirty CPU scheduler.
+  for a device. Dirty CPU scheduler.
   """
-  @spec programs_graph(String.t(), [{String.t(), list}]) :: {:ok, String.t()} | error
-  def programs_graph(_title, _programs), do: nif_error()
+  @spec programs_graph(String.t(), [{String.t(), list}], device) :: {:ok, String.t()} | error
+  def programs_graph(_title, _programs, _device), do: nif_error()
 
   @doc """
   As `executable_run/2`, and it waits for the device where need be. Dirty CPU scheduler.
@@ -410,8 +445,9 @@ defmodule Nx.Vulkan.NativeV do
   which each chain is a workgroup; with `:device` each step of each chain is a run of a compiled program; `:auto`
   chooses. Returns the chain and its form.
   """
-  @spec chain_compile(list, :diagonal | :dense, :auto | form) :: {:ok, {ref, form}} | error
-  def chain_compile(_program, _mass, _form), do: nif_error()
+  @spec chain_compile(list, :diagonal | :dense, :auto | form, device) :: {:ok, {ref, form}} | error
+  def chain_compile(program, mass, form, device \\ nil)
+  def chain_compile(_program, _mass, _form, _device), do: nif_error()
 
   @doc """
   Starts a chain of `steps` steps: `start` is positions and momenta `{b, d}`, the inverse mass, step sizes `{b}`.
@@ -448,8 +484,9 @@ defmodule Nx.Vulkan.NativeV do
   what stays the same; its first results are the next values. `own` says of every input after the first whether each
   chain has one of its own, as it has of the states. Forms are those of `chain_compile/3`.
   """
-  @spec transition_compile(list, pos_integer, [boolean], :auto | form) :: {:ok, {ref, form}} | error
-  def transition_compile(_program, _states, _own, _form), do: nif_error()
+  @spec transition_compile(list, pos_integer, [boolean], :auto | form, device) :: {:ok, {ref, form}} | error
+  def transition_compile(program, states, own, form, device \\ nil)
+  def transition_compile(_program, _states, _own, _form, _device), do: nif_error()
 
   @doc """
   Starts `chains` chains of `draws` draws. What each chain has of its own has the number of chains as its first axis.
@@ -694,9 +731,8 @@ defmodule Nx.Vulkan.NativeV do
   @spec leapfrog_chain_synth_batch_f64(binary, binary, binary, binary, pos_integer, Path.t()) :: {:ok, chain} | failure
   def leapfrog_chain_synth_batch_f64(q, p, extras, push, k, spv), do: run_chain(:batch_f64, q, p, extras, push, k, spv)
 
-  defp run_chain(kind, q, p, extras, push, k, spv) do
-    raw_chain(kind, q, p, extras, push, k, spv, validate_spirv?())
-  end
+  defp run_chain(kind, q, p, extras, push, k, spv),
+    do: raw_chain(kind, q, p, extras, push, k, spv, validate_spirv?(), Nx.Vulkan.Devices.current())
 
   defp run(function, buffers, counts, op, spv) do
     validate = validate_spirv?()
@@ -738,7 +774,7 @@ defmodule Nx.Vulkan.NativeV do
   @doc false
   def raw_exact_floats(_spirv), do: nif_error()
   @doc false
-  def raw_chain(_kind, _q, _p, _extras, _push, _k, _spv, _validate), do: nif_error()
+  def raw_chain(_kind, _q, _p, _extras, _push, _k, _spv, _validate, _device), do: nif_error()
 
   defp nif_error, do: :erlang.nif_error(:nif_not_loaded)
 end

@@ -2,7 +2,8 @@ defmodule Nx.Vulkan.Profile do
   @moduledoc """
   How long each kernel takes on the device, and how near that is to what the device can do.
 
-  With `NX_VULKAN_PROFILE=1` in the environment, or
+  All functions take the option `:device`, a selector (`Nx.Vulkan`) of the device that is meant; without it that is the
+  default device. With `NX_VULKAN_PROFILE=1` in the environment, or
 
       config :nx_vulkan, profile: true
 
@@ -36,7 +37,7 @@ defmodule Nx.Vulkan.Profile do
   once, instructions, estimated cycles. Asking makes kernels compile slower.
   """
 
-  alias Nx.Vulkan.NativeV
+  alias Nx.Vulkan.{Devices, NativeV}
   alias Nx.Vulkan.VulkanoBackend, as: B
 
   @typedoc "All launches of a kernel. `:flops` is nil where it is not known."
@@ -56,16 +57,16 @@ defmodule Nx.Vulkan.Profile do
 
   `Nx.Vulkan.Error` with the kind `:unsupported` where the device has no timestamps, `:no_device` where there is none.
   """
-  @spec start() :: :ok
-  def start, do: call(&NativeV.profile_start/0)
+  @spec start(keyword) :: :ok
+  def start(opts \\ []), do: call(&NativeV.profile_start/1, opts)
 
   @doc "Takes no more times. Those that were taken stay."
-  @spec stop() :: :ok
-  def stop, do: call(&NativeV.profile_stop/0)
+  @spec stop(keyword) :: :ok
+  def stop(opts \\ []), do: call(&NativeV.profile_stop/1, opts)
 
   @doc "Forgets the times that were taken."
-  @spec reset() :: :ok
-  def reset, do: call(&NativeV.profile_reset/0)
+  @spec reset(keyword) :: :ok
+  def reset(opts \\ []), do: call(&NativeV.profile_reset/1, opts)
 
   @doc """
   The times taken so far, what took longest first. Waits for the device.
@@ -75,9 +76,11 @@ defmodule Nx.Vulkan.Profile do
       Nx.Vulkan.Profile.rows()
       #=> [%{kernel: "map.exp.f32-93e0b25c", calls: 3, time_ns: 41250, read_bytes: 12000, written_bytes: 12000, flops: 3000}]
   """
-  @spec rows() :: [row]
-  def rows do
-    case get(nil, false) do
+  @spec rows(keyword) :: [row]
+  def rows(opts \\ []) do
+    opts = Keyword.validate!(opts, [:device])
+
+    case get(nil, false, opts) do
       nil -> []
       profile -> profile.rows
     end
@@ -93,8 +96,10 @@ defmodule Nx.Vulkan.Profile do
   """
   @spec table(keyword) :: String.t()
   def table(opts \\ []) do
-    case get(limits(Keyword.get(opts, :limits)), true) do
-      nil -> "No device is open, so nothing was measured.\n"
+    opts = Keyword.validate!(opts, [:device, :limits])
+
+    case get(limits(opts[:limits]), true, opts) do
+      nil -> "The device is not open, so nothing was measured.\n"
       profile -> profile.table
     end
   end
@@ -102,7 +107,7 @@ defmodule Nx.Vulkan.Profile do
   @doc false
   # What the device can do, measured unless that was done or said before; nil where the memory for it is lacking.
   def device_limits do
-    with %{limits: limits} <- get(limits(Application.get_env(:nx_vulkan, :profile_limits)), true), do: limits
+    with %{limits: limits} <- get(limits(Application.get_env(:nx_vulkan, :profile_limits)), true, []), do: limits
   end
 
   @doc false
@@ -131,13 +136,18 @@ defmodule Nx.Vulkan.Profile do
     end
   end
 
-  defp call(fun) do
-    B.settle(fun.(), fun)
+  defp call(fun, opts) do
+    device = opts |> Keyword.validate!([:device]) |> device()
+    call = fn -> fun.(device) end
+    B.settle(call.(), call)
     :ok
   end
 
-  defp get(limits, measure) do
-    get = fn -> NativeV.profile_get(limits, measure) end
+  defp device(opts), do: Devices.index!(opts[:device])
+
+  defp get(limits, measure, opts) do
+    device = device(opts)
+    get = fn -> NativeV.profile_get(limits, measure, device) end
     B.settle(get.(), get)
   end
 

@@ -13,21 +13,16 @@ defmodule Nx.Vulkan.Telemetry do
   """
 
   @doc """
-  Runs `open`, a function that opens a device and returns `:ok` or `{:error, error}`, and emits
+  Runs `open`, a function that opens a device and returns `{:error, error}` or what it opened, and emits
   `[:nx_vulkan, :device, :open]`.
   """
-  @spec device_open(String.t() | nil, (-> :ok | {:error, Nx.Vulkan.Error.t()})) :: :ok | {:error, Nx.Vulkan.Error.t()}
+  @spec device_open(String.t() | nil, (-> result)) :: result when result: term
   def device_open(selector, open) do
     start = System.monotonic_time()
-    result = open.()
-
-    :telemetry.execute(
-      [:nx_vulkan, :device, :open],
-      duration(start),
-      %{selector: selector, result: with({:error, error} <- result, do: error)}
-    )
-
-    result
+    opened = open.()
+    result = if match?({:error, _}, opened), do: elem(opened, 1), else: :ok
+    :telemetry.execute([:nx_vulkan, :device, :open], duration(start), %{selector: selector, result: result})
+    opened
   end
 
   @doc """

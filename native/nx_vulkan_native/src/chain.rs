@@ -58,11 +58,18 @@ fn form_atom(form: Form) -> rustler::Atom {
     }
 }
 
-/// Compiles the chain of a log-density and its gradient, a program in its wire form. Answers it and its form.
+/// Compiles the chain of a log-density and its gradient, a program in its wire form, for the device of that index, or for
+/// the default one. Answers it and its form.
 #[rustler::nif(schedule = "DirtyCpu")]
-fn chain_compile<'a>(env: Env<'a>, program: Term<'a>, mass: Term<'a>, form: Term<'a>) -> Term<'a> {
+fn chain_compile<'a>(
+    env: Env<'a>,
+    program: Term<'a>,
+    mass: Term<'a>,
+    form: Term<'a>,
+    device: Option<usize>,
+) -> Term<'a> {
     let run = || {
-        let (engine, program) = (device::engine()?, term::attr(program)?);
+        let (engine, program) = (device::engine_of(device)?, term::attr(program)?);
         let (mass, form) = (mass_of(mass)?, form_of(form)?);
         let chain =
             on_large_stack(move || LogDensityChain::compile(engine, &Program::from_attr(&program)?, mass, form))?;
@@ -124,9 +131,9 @@ fn chain_of(term: Term) -> Result<ResourceArc<ChainRef>> {
 fn run<'a>(env: Env<'a>, chain: &ChainRef, terms: [Term<'a>; 3], compile: Compile) -> Term<'a> {
     let [start, captured, steps] = terms;
     first_part(env, chain.engine, || {
-        let tensors = tensors_of(start, compile)?;
+        let tensors = tensors_of(start, chain.engine, compile)?;
         let [q, p, inverse_mass, step_size] = &tensors[..] else { return Err(bad("start", "four tensors", start)) };
-        let captured = tensors_of(captured, compile)?;
+        let captured = tensors_of(captured, chain.engine, compile)?;
         let steps: u32 = steps.decode().map_err(|_| bad("steps", "a number of steps", steps))?;
         let start = Start { q, p, inverse_mass, step_size, captured: &captured, steps };
         chain.chain.begin(chain.engine, &start, compile)
@@ -168,11 +175,19 @@ pub struct TransitionRef {
 #[rustler::resource_impl]
 impl rustler::Resource for TransitionRef {}
 
-/// Compiles a program that takes a chain from one draw to the next, in its wire form. Answers it and its form.
+/// Compiles a program that takes a chain from one draw to the next, in its wire form, for the device of that index, or
+/// for the default one. Answers it and its form.
 #[rustler::nif(schedule = "DirtyCpu")]
-fn transition_compile<'a>(env: Env<'a>, program: Term<'a>, states: usize, own: Vec<bool>, form: Term<'a>) -> Term<'a> {
+fn transition_compile<'a>(
+    env: Env<'a>,
+    program: Term<'a>,
+    states: usize,
+    own: Vec<bool>,
+    form: Term<'a>,
+    device: Option<usize>,
+) -> Term<'a> {
     let run = || {
-        let (engine, program, form) = (device::engine()?, term::attr(program)?, form_of(form)?);
+        let (engine, program, form) = (device::engine_of(device)?, term::attr(program)?, form_of(form)?);
         let transition =
             on_large_stack(move || Transition::compile(engine, Program::from_attr(&program)?, states, &own, form))?;
         Ok(TransitionRef { engine, transition })
@@ -193,7 +208,7 @@ fn transition_of(term: Term) -> Result<ResourceArc<TransitionRef>> {
 fn draw<'a>(env: Env<'a>, reference: &TransitionRef, terms: [Term<'a>; 4], compile: Compile) -> Term<'a> {
     let [inputs, chains, draws, part_us] = terms;
     first_part(env, reference.engine, || {
-        let inputs = tensors_of(inputs, compile)?;
+        let inputs = tensors_of(inputs, reference.engine, compile)?;
         let chains: u64 = chains.decode().map_err(|_| bad("chains", "a number of chains", chains))?;
         let draws: u32 = draws.decode().map_err(|_| bad("draws", "a number of draws", draws))?;
         let part_us: u64 = part_us.decode().map_err(|_| bad("part_us", "microseconds", part_us))?;

@@ -1,4 +1,5 @@
-//! Devices: which there are, and the one in use, which the first use opens on a dirty scheduler.
+//! Devices: which there are, the default one, which the first use opens on a dirty scheduler, and those that are opened
+//! besides.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,7 +18,7 @@ use crate::error;
 mod atoms {
     rustler::atoms! {
         ok, nil,
-        index, name, kind, uuid, driver, api_version, memory_bytes, has_f64, lowered, usable, reason,
+        index, name, kind, uuid, open, default, driver, api_version, memory_bytes, has_f64, lowered, usable, reason,
         discrete, integrated, virtual_ = "virtual", cpu, other,
         pci, vendor_id, device_id, driver_name, driver_info, subgroup_sizes, matrices, sizes, types, heaps, size_bytes, device_local, used_bytes, selector, f16_matrices, bf16_matrices,
         denormals, f16, f32, f64, validation, pipeline_cache, loaded_bytes, calibration, measured, version, error, validation_layer, cache_dir, nx_vulkan_calibration,
@@ -52,17 +53,16 @@ static CONFIGURED: Mutex<Configured> = Mutex::new(Configured {
     time_limit: None,
 });
 
-/// What named the device that was opened first; empty where nothing did.
+/// What named the default device; empty where nothing did.
 static SELECTOR: OnceCell<Option<String>> = OnceCell::new();
 
-/// Opens the device that the selector or the environment names. Profiles are printed by Elixir, which knows when the VM
-/// ends.
-fn open(selector: Option<&str>) -> Result<Arc<Engine>> {
+/// What the configuration and the environment say of every device. Profiles are printed by Elixir, which knows when the
+/// VM ends.
+fn options() -> Result<Options> {
     Options::check_env()?;
     let Configured { profile, dump_spirv, is_high, exact_attention, lower, time_limit } =
         CONFIGURED.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let mut options = Options::from_env();
-    options.selector = selector.map(ToString::to_string).or(options.selector);
     options.dump_spirv = options.dump_spirv.or(dump_spirv);
     options.profile = if profile || options.profile != Profiling::Off { Profiling::On } else { Profiling::Off };
     options.precision = if is_high { Precision::High } else { options.precision };
@@ -72,14 +72,33 @@ fn open(selector: Option<&str>) -> Result<Arc<Engine>> {
         Some(lower) => options.lower.or(Options::types_to_lower(&lower)?),
         None => options.lower,
     };
+    Ok(options)
+}
+
+/// Opens the device that the selector or the environment names.
+fn open(selector: Option<&str>) -> Result<Arc<Engine>> {
+    let mut options = options()?;
+    options.selector = selector.map(ToString::to_string).or(options.selector);
     let engine = Engine::open_with(&options)?;
     SELECTOR.get_or_init(|| options.selector);
     Ok(engine)
 }
 
-/// The engine, opened if it is not open yet: only for dirty schedulers.
+/// The engine of the default device, opened if it is not open yet: only for dirty schedulers.
 pub fn engine() -> Result<Opened> {
-    engines::opened_or(|| open(None))
+    engines::default_or(|| open(None))
+}
+
+/// The engine of a device by its index, opened if it is not open yet, or of the default one: only for dirty schedulers.
+pub fn engine_of(device: Option<usize>) -> Result<Opened> {
+    match device {
+        Some(index) => engines::of_or(index, || {
+            let mut options = options()?;
+            options.selector = Some(index.to_string());
+            Engine::open_with(&options)
+        }),
+        None => engine(),
+    }
 }
 
 /// Takes what the configuration says; it counts when the device is opened.
@@ -108,10 +127,10 @@ pub fn when_ready<'a>(env: Env<'a>, engine: Option<Opened>, run: impl FnOnce(Ope
     }
 }
 
-/// Opens the device of `selector`; an open one must be the device that it names.
+/// Opens the device of `selector` as the default one; if that is open already, it must be the device that is named.
 #[rustler::nif(schedule = "DirtyIo")]
 fn device_open<'a>(env: Env<'a>, selector: Option<&str>) -> Term<'a> {
-    let open = || match (engines::opened_or(|| open(selector))?, selector) {
+    let open = || match (engines::default_or(|| open(selector))?, selector) {
         (engine, Some(selector)) => check_selected(engine.info(), selector),
         (_, None) => Ok(()),
     };
@@ -127,10 +146,28 @@ fn check_selected(open: &DeviceInfo, selector: &str) -> Result<()> {
         chosen if devices[chosen].index == open.index => Ok(()),
         chosen => Err(Error::InvalidArgument {
             what: "device",
-            expected: format!("{open}, which is open already"),
+            expected: format!("{open}, which is the default device already"),
             got: devices[chosen].to_string(),
         }),
     }
+}
+
+/// Opens the device of `selector` if it is not open yet. Answers its index, and whether it is the default one.
+#[rustler::nif(schedule = "DirtyIo")]
+fn device_select<'a>(env: Env<'a>, selector: &str) -> Term<'a> {
+    let select = || {
+        let devices = device::enumerate()?;
+        let index = devices[device::choose(&devices, Some(selector))?].index;
+        engine_of(Some(index)).map(|engine| (index, is_default(engine.info())))
+    };
+    match select() {
+        Ok((index, is_default)) => (atoms::ok(), index, is_default).encode(env),
+        Err(e) => error::encode_short(env, &e),
+    }
+}
+
+pub fn is_default(info: &DeviceInfo) -> bool {
+    engines::default().is_some_and(|engine| engine.info().index == info.index)
 }
 
 /// Types by Nx's names.
@@ -202,7 +239,11 @@ fn heaps<'a>(env: Env<'a>, info: &DeviceInfo) -> Vec<Term<'a>> {
 fn device_list<'a>(env: Env<'a>) -> Term<'a> {
     let listed = |info: &DeviceInfo| {
         let mut pairs = known(env, info);
-        pairs.push((atoms::heaps(), heaps(env, info).encode(env)));
+        pairs.extend([
+            (atoms::heaps(), heaps(env, info).encode(env)),
+            (atoms::open(), engines::of(Some(info.index)).is_some().encode(env)),
+            (atoms::default(), is_default(info).encode(env)),
+        ]);
         map(env, &pairs)
     };
     match device::enumerate() {
@@ -228,10 +269,10 @@ fn device_loader<'a>(env: Env<'a>) -> Term<'a> {
     map(env, &pairs)
 }
 
-/// The device in use, which this opens if need be.
+/// The device of that index, or the default one, which this opens if need be.
 #[rustler::nif(schedule = "DirtyIo")]
-fn device_describe<'a>(env: Env<'a>) -> Term<'a> {
-    match engine() {
+fn device_describe<'a>(env: Env<'a>, device: Option<usize>) -> Term<'a> {
+    match engine_of(device) {
         Ok(engine) => (atoms::ok(), in_use(env, engine)).encode(env),
         Err(e) => error::encode_short(env, &e),
     }
@@ -259,7 +300,9 @@ fn in_use<'a>(env: Env<'a>, engine: Opened) -> Term<'a> {
         denormals.into_iter().filter(|(_, controls)| controls.denorm_preserve).map(|(ty, _)| ty).collect();
     let mut pairs = known(env, info);
     pairs.extend([
-        (atoms::selector(), SELECTOR.get().cloned().flatten().encode(env)),
+        (atoms::open(), true.encode(env)),
+        (atoms::default(), is_default(info).encode(env)),
+        (atoms::selector(), SELECTOR.get().cloned().flatten().filter(|_| is_default(info)).encode(env)),
         (atoms::f16_matrices(), caps.cooperative_matrix.encode(env)),
         (atoms::bf16_matrices(), caps.bfloat16_matrix.encode(env)),
         (atoms::denormals(), denormals.encode(env)),
@@ -270,11 +313,11 @@ fn in_use<'a>(env: Env<'a>, engine: Opened) -> Term<'a> {
     map(env, &pairs)
 }
 
-/// Counters of the engine; all zero while no device is open.
+/// Counters of the engine of that device, or of the default one; all zero while it is not open.
 #[rustler::nif]
-fn device_stats<'a>(env: Env<'a>) -> Term<'a> {
-    let stats = engines::opened().map(|engine| engine.stats()).unwrap_or_default();
-    let deferred = engines::opened().map(|engine| engine.deferred_counters()).unwrap_or_default();
+fn device_stats<'a>(env: Env<'a>, device: Option<usize>) -> Term<'a> {
+    let stats = engines::of(device).map(|engine| engine.stats()).unwrap_or_default();
+    let deferred = engines::of(device).map(|engine| engine.deferred_counters()).unwrap_or_default();
     let pairs = [
         (atoms::in_use_bytes(), stats.in_use_bytes),
         (atoms::peak_bytes(), stats.peak_bytes),
@@ -294,29 +337,28 @@ fn device_stats<'a>(env: Env<'a>) -> Term<'a> {
     Term::map_from_pairs(env, &pairs).unwrap_or_else(|_| Term::map_new(env))
 }
 
-/// What the Vulkan validation layer has said so far; nil where it is not watching.
+/// What the Vulkan validation layer has said so far of any device; nil where it is not watching.
 #[rustler::nif(schedule = "DirtyIo")]
 fn device_validation_messages() -> Option<Vec<String>> {
-    engines::opened().and_then(|engine| engine.validation_messages())
+    // All devices are of one instance, whose messages these are.
+    engines::all().find_map(|engine| engine.validation_messages())
 }
 
-/// Writes compiled pipelines to the cache on disk.
+/// Writes the compiled pipelines of all devices to the cache on disk.
 #[rustler::nif(schedule = "DirtyIo")]
 fn device_save_pipelines() -> Atom {
-    if let Some(engine) = engines::opened() {
-        engine.save_pipelines();
-    }
+    engines::all().for_each(|engine| engine.save_pipelines());
     atoms::ok()
 }
 
-/// Measures the device, and keeps what was found for the next start. The process is told what is measured next.
+/// Measures a device, and keeps what was found for the next start. The process is told what is measured next.
 #[rustler::nif(schedule = "DirtyIo")]
-fn device_calibrate<'a>(env: Env<'a>, told: LocalPid) -> Term<'a> {
+fn device_calibrate<'a>(env: Env<'a>, told: LocalPid, device: Option<usize>) -> Term<'a> {
     let begins = |what: &'static str, at: usize, of: usize| {
         // A process that has ended need not be told.
         let _ = env.send(&told, (atoms::nx_vulkan_calibration(), what, at, of));
     };
-    let calibrated = engine().and_then(|engine| engine.calibrate(begins));
+    let calibrated = engine_of(device).and_then(|engine| engine.calibrate(begins));
     let Calibrated { class, processors, measured, path } = match calibrated {
         Ok(found) => found,
         Err(e) => return error::encode_short(env, &e),
@@ -336,8 +378,8 @@ fn device_calibrate<'a>(env: Env<'a>, told: LocalPid) -> Term<'a> {
     (atoms::ok(), Term::map_from_pairs(env, &pairs).unwrap_or_else(|_| Term::map_new(env))).encode(env)
 }
 
-/// The device features that kernels launched since the last call depend on.
+/// The device features that kernels launched on the default device since the last call depend on.
 #[rustler::nif]
 fn device_take_features_used() -> Vec<&'static str> {
-    engines::opened().map(|engine| engine.take_features_used()).unwrap_or_default()
+    engines::default().map(|engine| engine.take_features_used()).unwrap_or_default()
 }

@@ -66,12 +66,18 @@ pub fn compile_deferred(engine: &Arc<Engine>, program: Program) -> Result<Execut
     on_large_stack(move || Executable::compile(engine, program))
 }
 
-/// Compiles a program in its wire form, to take the inputs for which `donated` is true from their references, and as
-/// many bytes besides as `memory` says.
+/// Compiles a program in its wire form for the device of that index, or for the default one, to take the inputs for which
+/// `donated` is true from their references, and as many bytes besides as `memory` says.
 #[rustler::nif(schedule = "DirtyCpu")]
-fn program_compile<'a>(env: Env<'a>, program: Term<'a>, donated: Vec<bool>, memory: Option<u64>) -> Term<'a> {
+fn program_compile<'a>(
+    env: Env<'a>,
+    program: Term<'a>,
+    donated: Vec<bool>,
+    memory: Option<u64>,
+    device: Option<usize>,
+) -> Term<'a> {
     let run = || {
-        let engine = device::engine()?;
+        let engine = device::engine_of(device)?;
         Ok((engine, compile(engine, term::attr(program)?, &donated, memory)?))
     };
     match run() {
@@ -177,11 +183,12 @@ fn described<'a>(env: Env<'a>, parts: &[Described]) -> Result<Vec<Term<'a>>> {
     parts.iter().map(part).collect()
 }
 
-/// Programs as one DOT graph, each with a title, as the engine optimizes them for this device.
+/// Programs as one DOT graph, each with a title, as the engine optimizes them for the device of that index, or for the
+/// default one.
 #[rustler::nif(schedule = "DirtyCpu")]
-fn programs_graph<'a>(env: Env<'a>, title: &str, programs: Vec<(&str, Term<'a>)>) -> Term<'a> {
+fn programs_graph<'a>(env: Env<'a>, title: &str, programs: Vec<(&str, Term<'a>)>, device: Option<usize>) -> Term<'a> {
     let graph = || {
-        let engine = device::engine()?;
+        let engine = device::engine_of(device)?;
         let read = programs.iter().map(|(title, program)| Ok((*title, term::attr(*program)?)));
         let read = read.collect::<Result<Vec<(&str, Attr)>>>()?;
         on_large_stack(move || {
@@ -202,11 +209,11 @@ fn run<'a>(env: Env<'a>, reference: &ExecutableRef, inputs: Term<'a>, compile: C
     // A process that is killed stays in its call until this returns.
     let goes_on = || env.is_process_alive(env.pid());
     let run = || {
-        let ExecutableRef { executable, donated, .. } = reference;
+        let ExecutableRef { engine, executable, donated } = reference;
         if donated.is_empty() {
-            return executable.run_while(&tensors_of(inputs, compile)?, compile, &goes_on);
+            return executable.run_while(&tensors_of(inputs, engine, compile)?, compile, &goes_on);
         }
-        let taken = Taken::of(inputs, donated, compile)?;
+        let taken = Taken::of(inputs, engine, donated, compile)?;
         let spent = Cell::new(false);
         let results = executable.run_donating(&taken.tensors, compile, &goes_on, &spent);
         match &results {

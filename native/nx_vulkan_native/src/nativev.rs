@@ -71,7 +71,7 @@ fn engine() -> Outcome<Opened> {
 
 /// The engine of the first buffer, or of calls that name no device, if it is open.
 fn engine_of(buffers: &[Reference]) -> Option<Opened> {
-    buffers.first().map_or_else(engines::opened, |reference| Some(reference.engine))
+    buffers.first().map_or_else(engines::default, |reference| Some(reference.engine))
 }
 
 /// The storage behind a reference that has it for itself: a tensor that is a view of a part, or in another order, is no
@@ -255,7 +255,7 @@ fn raw_exact_floats<'a>(env: Env<'a>, spirv: Binary<'a>) -> Term<'a> {
     answer(env, exact())
 }
 
-/// `{:ok, {q, p, grad, logp}}`: four parts of one binary.
+/// `{:ok, {q, p, grad, logp}}`: four parts of one binary, on the device of that index, or on the default one.
 #[rustler::nif(schedule = "DirtyIo")]
 #[allow(clippy::too_many_arguments)]
 fn raw_chain<'a>(
@@ -268,10 +268,11 @@ fn raw_chain<'a>(
     k: Term<'a>,
     spv: Binary<'a>,
     validate: bool,
+    device: Option<usize>,
 ) -> NifResult<Term<'a>> {
     let k = count(&k)?;
     let run = || {
-        let engine = engine()?;
+        let engine = device::engine_of(device).map_err(|e| Failure::VulkanInit(e.to_string()))?;
         let path = path(&spv)?;
         // SAFETY: the caller of `Nx.Vulkan.NativeV` vouches for the shaders that it names.
         let call = unsafe { Call::new(engine, &FILES, &path, validate, Compile::Allowed) };

@@ -1,4 +1,4 @@
-//! Times of kernels.
+//! Times of kernels, on the device of an index or on the default one.
 
 use nx_vulkan_engine::profile::{Profile, ProfileRow};
 use nx_vulkan_engine::{Engine, Limits, Result};
@@ -22,31 +22,32 @@ fn answer<'a>(env: Env<'a>, result: Result<()>) -> Term<'a> {
 
 /// Takes times from now on; opens the device if it is not open.
 #[rustler::nif(schedule = "DirtyIo")]
-fn profile_start(env: Env<'_>) -> Term<'_> {
-    answer(env, device::engine().and_then(|engine| engine.start_profile()))
+fn profile_start(env: Env<'_>, device: Option<usize>) -> Term<'_> {
+    answer(env, device::engine_of(device).and_then(|engine| engine.start_profile()))
 }
 
-fn of_open_engine(run: impl FnOnce(&Engine) -> Result<()>) -> Result<()> {
-    engines::opened().map_or(Ok(()), |engine| run(engine))
+fn of_open_engine(device: Option<usize>, run: impl FnOnce(&Engine) -> Result<()>) -> Result<()> {
+    engines::of(device).map_or(Ok(()), |engine| run(engine))
 }
 
 /// Takes no more times.
 #[rustler::nif(schedule = "DirtyIo")]
-fn profile_stop(env: Env<'_>) -> Term<'_> {
-    answer(env, of_open_engine(Engine::stop_profile))
+fn profile_stop(env: Env<'_>, device: Option<usize>) -> Term<'_> {
+    answer(env, of_open_engine(device, Engine::stop_profile))
 }
 
 /// Forgets the times that were taken.
 #[rustler::nif(schedule = "DirtyIo")]
-fn profile_reset(env: Env<'_>) -> Term<'_> {
-    answer(env, of_open_engine(Engine::reset_profile))
+fn profile_reset(env: Env<'_>, device: Option<usize>) -> Term<'_> {
+    answer(env, of_open_engine(device, Engine::reset_profile))
 }
 
 /// The times taken so far. What the device can do is `limits` (bytes and operations per second), or measured if that is
-/// asked for. Nil while no device is open.
+/// asked for. Nil while the
+/// device is not open.
 #[rustler::nif(schedule = "DirtyIo")]
-fn profile_get<'a>(env: Env<'a>, limits: Option<(f64, f64)>, measures: bool) -> Term<'a> {
-    let Some(engine) = engines::opened() else { return (atoms::ok(), atoms::nil()).encode(env) };
+fn profile_get<'a>(env: Env<'a>, limits: Option<(f64, f64)>, measures: bool, device: Option<usize>) -> Term<'a> {
+    let Some(engine) = engines::of(device) else { return (atoms::ok(), atoms::nil()).encode(env) };
     let get = || {
         match limits {
             Some((bytes_per_second, flops_per_second)) => {

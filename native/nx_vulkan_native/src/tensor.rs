@@ -8,7 +8,7 @@ use nx_vulkan_engine::deferred::{self, Deferred, Lazy};
 use nx_vulkan_engine::eager::{self, Compile, Results};
 use nx_vulkan_engine::program::Op;
 use nx_vulkan_engine::{Engine, Error, Result, Tensor, Type, View};
-use rustler::{Binary, Encoder, Env, ListIterator, NewBinary, OwnedBinary, ResourceArc, Term};
+use rustler::{Binary, Encoder, Env, ListIterator, NewBinary, OwnedBinary, ResourceArc, Term, TermType};
 use smallvec::{SmallVec, smallvec};
 
 use crate::engines::{self, Opened};
@@ -17,7 +17,7 @@ use crate::{device, error, executable, term};
 mod atoms {
     rustler::atoms! {
         ok, pressure, full, already_deallocated, needs_compile, nil,
-        tensor_from_binary, to_binary, to_pointer, from_pointer,
+        tensor_from_binary, to_binary, to_pointer, from_pointer, backend_transfer,
         type_ = "type", shape, strides, offset, storage_bytes,
     }
 }
@@ -104,8 +104,23 @@ fn resource_of(term: Term) -> Result<ResourceArc<TensorRef>> {
     })
 }
 
-pub fn tensor_of(term: Term, compile: Compile) -> Result<Tensor> {
-    resource_of(term)?.tensor(compile)
+/// The reference of an operand, whose memory has to be of this engine.
+fn operand_of(term: Term, engine: Opened) -> Result<ResourceArc<TensorRef>> {
+    let reference = resource_of(term)?;
+    match std::ptr::eq(reference.engine, engine) {
+        true => Ok(reference),
+        false => Err(elsewhere(engine, reference.engine)),
+    }
+}
+
+/// Elixir knows it by `devices`, and moves what may be moved.
+fn elsewhere(engine: Opened, other: Opened) -> Error {
+    let name = |engine: Opened| format!("{} (device {})", engine.info().name, engine.info().index);
+    Error::InvalidArgument {
+        what: "devices",
+        expected: format!("all tensors on {}", name(engine)),
+        got: format!("one on {}", name(other)),
+    }
 }
 
 /// Bytes of results since somebody was asked to collect garbage.
@@ -186,17 +201,29 @@ fn encode_ok<'a>(env: Env<'a>, engine: &Engine, references: impl Encoder, size_b
     }
 }
 
-/// Uploads a tensor in Nx's binary layout; `:needs_compile` while no device is open or it is far behind. For small
-/// binaries.
+/// Uploads a tensor in Nx's binary layout to the device of that index, or to the default one; `:needs_compile` while it
+/// is not open or far behind. For small binaries.
 #[rustler::nif]
-fn tensor_from_binary<'a>(env: Env<'a>, dtype: Term<'a>, shape: Term<'a>, binary: Binary<'a>) -> Term<'a> {
-    device::when_ready(env, engines::opened(), |engine| upload(env, Ok(engine), dtype, shape, &binary))
+fn tensor_from_binary<'a>(
+    env: Env<'a>,
+    dtype: Term<'a>,
+    shape: Term<'a>,
+    binary: Binary<'a>,
+    device: Option<usize>,
+) -> Term<'a> {
+    device::when_ready(env, engines::of(device), |engine| upload(env, Ok(engine), dtype, shape, &binary))
 }
 
 /// As `tensor_from_binary`, for binaries of any size, and it opens the device.
 #[rustler::nif(schedule = "DirtyIo")]
-fn tensor_from_binary_dirty<'a>(env: Env<'a>, dtype: Term<'a>, shape: Term<'a>, binary: Binary<'a>) -> Term<'a> {
-    upload(env, device::engine(), dtype, shape, &binary)
+fn tensor_from_binary_dirty<'a>(
+    env: Env<'a>,
+    dtype: Term<'a>,
+    shape: Term<'a>,
+    binary: Binary<'a>,
+    device: Option<usize>,
+) -> Term<'a> {
+    upload(env, device::engine_of(device), dtype, shape, &binary)
 }
 
 fn upload<'a>(env: Env<'a>, engine: Result<Opened>, dtype: Term<'a>, shape: Term<'a>, binary: &[u8]) -> Term<'a> {
@@ -303,9 +330,15 @@ fn encode_binary<'a>(env: Env<'a>, bytes: &[u8]) -> Binary<'a> {
 
 /// A tensor in the memory behind a handle that `tensor_share_ipc` gave, in this or in another process.
 #[rustler::nif(schedule = "DirtyIo")]
-fn tensor_from_ipc<'a>(env: Env<'a>, handle: Binary<'a>, dtype: Term<'a>, shape: Term<'a>) -> Term<'a> {
+fn tensor_from_ipc<'a>(
+    env: Env<'a>,
+    handle: Binary<'a>,
+    dtype: Term<'a>,
+    shape: Term<'a>,
+    device: Option<usize>,
+) -> Term<'a> {
     let run = || {
-        let engine = device::engine()?;
+        let engine = device::engine_of(device)?;
         // SAFETY: `Nx.from_pointer` asks for a handle of `Nx.to_pointer`, for which its caller answers.
         Ok((engine, unsafe { Tensor::from_ipc(engine, &handle, &term::ty(dtype, shape)?)? }))
     };
@@ -317,14 +350,50 @@ fn tensor_from_ipc<'a>(env: Env<'a>, handle: Binary<'a>, dtype: Term<'a>, shape:
 
 /// A tensor of what lies at an address that `tensor_share` gave, or within that tensor.
 #[rustler::nif(schedule = "DirtyIo")]
-fn tensor_from_address<'a>(env: Env<'a>, address: u64, dtype: Term<'a>, shape: Term<'a>) -> Term<'a> {
+fn tensor_from_address<'a>(
+    env: Env<'a>,
+    address: u64,
+    dtype: Term<'a>,
+    shape: Term<'a>,
+    device: Option<usize>,
+) -> Term<'a> {
     let run = || {
-        let engine = device::engine()?;
+        let engine = device::engine_of(device)?;
         Ok((engine, Tensor::from_address(engine, address, &term::ty(dtype, shape)?)?))
     };
     match run() {
         Ok((engine, tensor)) => encode_tensor(env, engine, tensor),
         Err(e) => error::encode(env, atoms::from_pointer().to_term(env), &e),
+    }
+}
+
+/// The tensor on the device of that index, or on the default one, which this opens if need be. Waits for what writes
+/// it, unless it is there already.
+#[rustler::nif(schedule = "DirtyIo")]
+fn tensor_transfer<'a>(env: Env<'a>, reference: Term<'a>, device: Option<usize>) -> Term<'a> {
+    let run = || {
+        let (resource, engine) = (resource_of(reference)?, device::engine_of(device)?);
+        let tensor = resource.tensor(Compile::Allowed)?;
+        match std::ptr::eq(resource.engine, engine) {
+            true => Ok((engine, tensor)),
+            false => Ok((engine, tensor.transferred(resource.engine, engine)?)),
+        }
+    };
+    match run() {
+        Ok((engine, tensor)) => encode_tensor(env, engine, tensor),
+        Err(e) => error::encode(env, atoms::backend_transfer().to_term(env), &e),
+    }
+}
+
+/// The index of the device that a tensor is on, and whether it is the default one.
+#[rustler::nif]
+fn tensor_device<'a>(env: Env<'a>, reference: Term<'a>) -> Term<'a> {
+    match resource_of(reference) {
+        Ok(resource) => {
+            let info = resource.engine.info();
+            (atoms::ok(), info.index, device::is_default(info)).encode(env)
+        }
+        Err(e) => error::encode(env, atoms::nil().to_term(env), &e),
     }
 }
 
@@ -395,7 +464,7 @@ fn program_run_compile<'a>(
     dtype: Term<'a>,
     shape: Term<'a>,
 ) -> Term<'a> {
-    match engine_of(operands).map_or_else(device::engine, Ok) {
+    match engine_or_open(operands) {
         Ok(engine) => answer(env, op, run(engine, op, attrs, operands, dtype, shape, Compile::Allowed), engine),
         Err(e) => error::encode(env, op, &e),
     }
@@ -412,7 +481,7 @@ fn run<'a>(
 ) -> Result<Tensor> {
     let op = term::op(op, attrs)?;
     let out: Type = term::ty(dtype, shape)?;
-    eager::run(engine, &op, &tensors_of(operands, compile)?, &out, compile)
+    eager::run(engine, &op, &tensors_of(operands, engine, compile)?, &out, compile)
 }
 
 fn references(terms: Term) -> Result<ListIterator> {
@@ -423,17 +492,37 @@ fn references(terms: Term) -> Result<ListIterator> {
     })
 }
 
-/// The engine of the first operand, or of calls that name no device, if it is open.
-fn engine_of(operands: Term) -> Option<Opened> {
-    let first = operands.decode().ok().and_then(|mut list: ListIterator| list.next());
-    first.and_then(|term| resource_of(term).ok()).map_or_else(engines::opened, |reference| Some(reference.engine))
+/// Where an op without operands runs, which has the index of a device in their place, or nil for the default one.
+fn named_device(operands: Term) -> Option<Option<usize>> {
+    match operands.get_type() {
+        TermType::List => operands.is_empty_list().then_some(None),
+        _ => operands.decode().ok(),
+    }
 }
 
-pub fn tensors_of(terms: Term, compile: Compile) -> Result<SmallVec<[Tensor; 4]>> {
+/// The engine of the first operand, or of the device that stands in their place, if it is open.
+fn engine_of(operands: Term) -> Option<Opened> {
+    if let Some(device) = named_device(operands) {
+        return engines::of(device);
+    }
+    let first = operands.decode().ok().and_then(|mut list: ListIterator| list.next());
+    // A wrong operand is told where it is read.
+    first.and_then(|term| resource_of(term).ok()).map_or_else(engines::default, |reference| Some(reference.engine))
+}
+
+fn engine_or_open(operands: Term) -> Result<Opened> {
+    engine_of(operands).map_or_else(|| device::engine_of(named_device(operands).flatten()), Ok)
+}
+
+/// The tensors of a list of references, all of them of this engine; none of a device in its place.
+pub fn tensors_of(terms: Term, engine: Opened, compile: Compile) -> Result<SmallVec<[Tensor; 4]>> {
+    if named_device(terms).is_some() {
+        return Ok(SmallVec::new());
+    }
     let references = references(terms)?;
     let mut tensors = SmallVec::with_capacity(terms.list_length().unwrap_or(0));
     for term in references {
-        tensors.push(tensor_of(term, compile)?);
+        tensors.push(operand_of(term, engine)?.tensor(compile)?);
     }
     Ok(tensors)
 }
@@ -447,11 +536,13 @@ pub struct Taken {
 }
 
 impl Taken {
-    pub fn of(terms: Term, donated: &[bool], compile: Compile) -> Result<Taken> {
+    pub fn of(terms: Term, engine: Opened, donated: &[bool], compile: Compile) -> Result<Taken> {
         let mut it = Taken { tensors: SmallVec::new(), taken: Vec::new() };
         let mut donated = donated.iter().copied().chain(std::iter::repeat(false));
         for term in references(terms)? {
-            if let Err(e) = it.push(term, donated.next().unwrap_or(false), compile) {
+            let pushed = operand_of(term, engine)
+                .and_then(|reference| it.push(reference, donated.next().unwrap_or(false), compile));
+            if let Err(e) = pushed {
                 it.give_back();
                 return Err(e);
             }
@@ -459,8 +550,7 @@ impl Taken {
         Ok(it)
     }
 
-    fn push(&mut self, term: Term, is_donated: bool, compile: Compile) -> Result<()> {
-        let reference = resource_of(term)?;
+    fn push(&mut self, reference: ResourceArc<TensorRef>, is_donated: bool, compile: Compile) -> Result<()> {
         // A reference may be several arguments.
         let before = self.taken.iter().find(|(taken, _)| taken.holder == reference.holder).map(|(_, place)| *place);
         let tensor = match before {
@@ -524,7 +614,10 @@ fn program_defer_all<'a>(env: Env<'a>, op: Term<'a>, attrs: Term<'a>, operands: 
 }
 
 fn defer(engine: Opened, op: Op, operands: Term, outs: SmallVec<[Type; 1]>) -> Result<Deferred> {
-    let operands = references(operands)?.map(|term| resource_of(term)?.lazy()).collect::<Result<_>>()?;
+    let operands = match named_device(operands) {
+        Some(_) => SmallVec::new(),
+        None => references(operands)?.map(|term| operand_of(term, engine)?.lazy()).collect::<Result<_>>()?,
+    };
     Ok(deferred::defer(engine, op, operands, outs))
 }
 
@@ -539,7 +632,7 @@ fn answer_deferred<'a>(env: Env<'a>, engine: &Engine, references: impl Encoder, 
 /// Computes a tensor that is pending, with all that hangs together with it.
 #[rustler::nif(schedule = "DirtyCpu")]
 fn tensor_compute<'a>(env: Env<'a>, reference: Term<'a>) -> Term<'a> {
-    match tensor_of(reference, Compile::Allowed) {
+    match resource_of(reference).and_then(|resource| resource.tensor(Compile::Allowed)) {
         Ok(_) => (atoms::ok(), reference).encode(env),
         Err(e) => error::encode(env, atoms::nil().to_term(env), &e),
     }
@@ -562,7 +655,7 @@ fn program_run_all_compile<'a>(
     operands: Term<'a>,
     types: Term<'a>,
 ) -> Term<'a> {
-    match engine_of(operands).map_or_else(device::engine, Ok) {
+    match engine_or_open(operands) {
         Ok(engine) => answer_all(env, op, run_all(engine, op, attrs, operands, types, Compile::Allowed), engine),
         Err(e) => error::encode(env, op, &e),
     }
@@ -577,7 +670,7 @@ fn run_all<'a>(
     compile: Compile,
 ) -> Result<Results> {
     let (op, outs) = (term::op(op, attrs)?, types_of(types)?);
-    eager::run_all(engine, &op, &tensors_of(operands, compile)?, &outs, compile)
+    eager::run_all(engine, &op, &tensors_of(operands, engine, compile)?, &outs, compile)
 }
 
 fn types_of(types: Term) -> Result<SmallVec<[Type; 1]>> {

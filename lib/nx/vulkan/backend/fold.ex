@@ -9,7 +9,7 @@ defmodule Nx.Vulkan.Fold do
   """
 
   alias Nx.Tensor, as: T
-  alias Nx.Vulkan.Tracer
+  alias Nx.Vulkan.{Devices, Tracer}
   alias Nx.Vulkan.VulkanoBackend, as: B
 
   # The name of the vectorized axis, which no user's axis has.
@@ -70,7 +70,7 @@ defmodule Nx.Vulkan.Fold do
   # The device, or the tracer of a function that calls reduce.
   defp backend(operands) do
     case for(%T{data: %Tracer{by: by}} <- operands, do: by) do
-      [] -> B
+      [] -> {B, device: Devices.of_operands(operands)}
       [by | _] -> {Tracer, by: by}
     end
   end

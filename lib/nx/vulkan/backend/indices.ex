@@ -3,6 +3,7 @@ defmodule Nx.Vulkan.Indices do
 
   # Indices out of bounds raise what Nx.BinaryBackend raises, so an op that takes indices waits for them.
 
+  alias Nx.Vulkan.Devices
   alias Nx.Vulkan.VulkanoBackend, as: B
 
   # Up to this many, reading the indices and looking at them takes no longer than the ops that test them on the device.
@@ -42,9 +43,10 @@ defmodule Nx.Vulkan.Indices do
   defp outside?(_indices, _bounds), do: true
 
   defp outside_on_device?(indices, bounds) do
+    backend = {B, device: Devices.of_operands([indices])}
     type = if Enum.all?(bounds, &(&1 <= 0x7FFFFFFF)), do: :s32, else: :s64
-    above = Nx.greater_equal(indices, Nx.tensor(bounds, type: type, backend: B))
-    below = Nx.less(indices, Nx.tensor(0, type: :s32, backend: B))
+    above = Nx.greater_equal(indices, Nx.tensor(bounds, type: type, backend: backend))
+    below = Nx.less(indices, Nx.tensor(0, type: :s32, backend: backend))
     Nx.to_number(Nx.any(Nx.logical_or(above, below))) == 1
   end
 

@@ -112,7 +112,7 @@ defmodule Nx.Vulkan.Tracer do
 
   @impl true
   def backend_copy(tensor, backend, opts) when backend in [__MODULE__, B, Nx.Vulkan.Backend] do
-    B.options!(opts)
+    _device = B.device!(opts)
     tensor
   end
 

@@ -8,6 +8,14 @@ defmodule Nx.Vulkan.VulkanoBackend do
   what waits. Nothing is computed anywhere else: an op that this version or the device can't do raises `Nx.Vulkan.Error`
   with the kind `:unsupported`. Tensors of other backends are copied to the device when they meet one of this backend.
 
+  ## Options
+
+    * `:device` - the device that tensors are made on, by a selector (`Nx.Vulkan`), as in
+      `Nx.tensor(1, backend: {Nx.Vulkan.VulkanoBackend, device: 1})`; the default device without it. The guide on
+      [several devices](devices.md) says what ops on them do
+
+  ## What ops do
+
   The memory of a tensor returns to the pool when the BEAM collects it, or at once through `Nx.backend_deallocate/1`.
 
   `Nx.to_pointer/2` gives the device address of a tensor, in `mode: :local`. It keeps the memory until the tensor is
@@ -46,7 +54,7 @@ defmodule Nx.Vulkan.VulkanoBackend do
 
   alias Nx.Tensor, as: T
   alias Nx.Vulkan.Compiler.Cache
-  alias Nx.Vulkan.{Divisors, Fold, Indices, NativeV, Ops, ScalarFunction, Tracer}
+  alias Nx.Vulkan.{Devices, Divisors, Fold, Indices, NativeV, Ops, Remote, ScalarFunction, Tracer}
   alias Nx.Vulkan.VulkanoBackend, as: B
 
   # From this size in bytes on, copying a binary is work for a dirty scheduler: 64 KiB take about 10 us.
@@ -54,33 +62,40 @@ defmodule Nx.Vulkan.VulkanoBackend do
 
   @last_address 0xFFFFFFFFFFFFFFFF
 
+  # What the library answers where the tensors of a call are on several devices.
+  defmacrop elsewhere, do: quote(do: {:error, :invalid_argument, _, _, %{what: "devices"}})
+
   @impl true
-  def init(opts), do: options!(opts)
+  def init(opts) do
+    case device!(opts) do
+      nil -> []
+      device -> [device: device]
+    end
+  end
 
   @doc false
-  # The options of the backend, which `Nx` gives to callbacks as its callers wrote them.
-  def options!([]), do: []
+  # The device that options name, which `Nx` gives to callbacks as its callers wrote them.
+  def device!([]), do: Devices.current()
+  def device!(device: selector), do: Devices.index!(selector)
 
-  def options!(opts),
-    do: raise(ArgumentError, "Nx.Vulkan.VulkanoBackend accepts no options, got: #{inspect(opts)}")
+  def device!(opts),
+    do: raise(ArgumentError, "Nx.Vulkan.VulkanoBackend has the option :device alone, got: #{inspect(opts)}")
 
   ## Storage
 
   @impl true
   def constant(out, constant, backend_options) do
-    options!(backend_options)
     number = Ops.number(constant, out.type)
-    %{data: data} = tensor = run(:constant, [value: number], [], out)
+    %{data: data} = tensor = make(:constant, [value: number], device!(backend_options), out)
     %{tensor | data: %{data | known: number}}
   end
 
   @impl true
-  def from_binary(out, binary, backend_options) do
-    options!(backend_options)
-    upload(out, binary)
-  end
+  def from_binary(out, binary, backend_options), do: upload(out, binary, device!(backend_options))
 
   @impl true
+  def to_binary(%T{data: %B{ref: ref}} = tensor, limit) when node(ref) != node(), do: Remote.read(tensor, limit)
+
   def to_binary(%T{type: {_, size}} = tensor, limit) do
     ref = reference(tensor)
     Fold.read!()
@@ -97,8 +112,8 @@ defmodule Nx.Vulkan.VulkanoBackend do
 
   @impl true
   def backend_copy(tensor, backend, opts) when backend in [B, Nx.Vulkan.Backend] do
-    options!(opts)
-    run(:reshape, [], [tensor], tensor)
+    device = device!(opts)
+    if Devices.several?() or remote?(tensor), do: on_device(tensor, device), else: run(:reshape, [], [tensor], tensor)
   end
 
   def backend_copy(tensor, Nx.Tensor, opts), do: backend_copy(tensor, Nx.BinaryBackend, opts)
@@ -108,18 +123,38 @@ defmodule Nx.Vulkan.VulkanoBackend do
   end
 
   @impl true
-  def backend_transfer(tensor, backend, opts) when backend in [B, Nx.Vulkan.Backend] do
-    options!(opts)
-    agreeing(tensor)
+  def backend_transfer(%T{data: %B{ref: ref}} = tensor, backend, opts) when backend in [B, Nx.Vulkan.Backend] do
+    device = device!(opts)
+    here? = not remote?(tensor) and (not Devices.several?() or Devices.on?(ref, device))
+    if here?, do: agreeing(tensor), else: moved(tensor, backend, opts)
   end
 
-  def backend_transfer(tensor, backend, opts) do
+  def backend_transfer(tensor, backend, opts), do: moved(tensor, backend, opts)
+
+  defp moved(tensor, backend, opts) do
     copy = backend_copy(tensor, backend, opts)
     backend_deallocate(tensor)
     copy
   end
 
+  @doc false
+  # The tensor on a device of this node, with memory that it may share.
+  def on_device(%T{data: %B{ref: ref}} = tensor, device) when node(ref) != node(),
+    do: upload(tensor, Remote.read(tensor, Nx.flat_size(tensor)), device)
+
+  def on_device(%T{data: %B{known: number}} = tensor, device) when number != nil,
+    do: constant(tensor, number, device: device)
+
+  def on_device(tensor, device) do
+    ref = reference(tensor)
+    transfer = fn -> NativeV.tensor_transfer(ref, device) end
+    holding(tensor, settle(transfer.(), transfer))
+  end
+
+  defp remote?(%T{data: %B{ref: ref}}), do: node(ref) != node()
+
   @impl true
+  def backend_deallocate(%T{data: %B{ref: ref}}) when node(ref) != node(), do: Remote.release(ref)
   def backend_deallocate(%T{data: %B{ref: ref}}), do: NativeV.tensor_release(ref)
 
   @impl true
@@ -153,26 +188,30 @@ defmodule Nx.Vulkan.VulkanoBackend do
     limit = if inspect_opts.limit == :infinity, do: :infinity, else: inspect_opts.limit + 1
     # Atoms are greater than numbers.
     limit = min(limit, Nx.flat_size(tensor))
-
-    case NativeV.tensor_info(ref) do
-      {:ok, _} -> Nx.Backend.inspect(tensor, to_binary(tensor, limit), inspect_opts)
-      {:error, :released, _, _, _} -> "Deallocated"
-    end
-    |> add_backend(ref)
+    doc = if released?(ref), do: "Deallocated", else: Nx.Backend.inspect(tensor, to_binary(tensor, limit), inspect_opts)
+    add_backend(doc, ref)
   end
+
+  defp released?(ref) when node(ref) != node(), do: Remote.released?(ref)
+  defp released?(ref), do: match?({:error, :released, _, _, _}, NativeV.tensor_info(ref))
 
   defp add_backend(doc, ref) do
     if Application.get_env(:nx_vulkan, :add_backend_on_inspect, true) do
       ~c"#Ref<" ++ id = :erlang.ref_to_list(ref)
-      Inspect.Algebra.concat(["Nx.Vulkan.VulkanoBackend<#{device_name()}, #{id}", Inspect.Algebra.line(), doc])
+      Inspect.Algebra.concat(["Nx.Vulkan.VulkanoBackend<#{place(ref)}, #{id}", Inspect.Algebra.line(), doc])
     else
       doc
     end
   end
 
-  defp device_name do
-    case NativeV.device_describe() do
-      {:ok, %{name: name}} -> name
+  # Where a tensor is, for those who look at it.
+  defp place(ref) when node(ref) != node(), do: "on #{node(ref)}"
+
+  defp place(ref) do
+    {index, _default?} = Devices.of(ref)
+
+    case NativeV.device_describe(index) do
+      {:ok, %{name: name}} -> if Devices.several?(), do: "#{name} (device #{index})", else: name
       {:error, _kind, _message} -> "no device"
     end
   end
@@ -195,7 +234,7 @@ defmodule Nx.Vulkan.VulkanoBackend do
 
   @impl true
   def from_pointer(%Nx.Pointer{} = pointer, type, shape, backend_options, opts) do
-    options!(backend_options)
+    device = device!(backend_options)
     out = Nx.template(shape, type, names: opts[:names])
     %{data_size: size} = pointer
     expected = Nx.size(shape) * max(elem(type, 1), 8)
@@ -208,10 +247,10 @@ defmodule Nx.Vulkan.VulkanoBackend do
 
     case pointer do
       %{kind: :local, address: address} when is_integer(address) and address > 0 and address <= @last_address ->
-        shared(out, NativeV.tensor_from_address(address, type, shape))
+        shared(out, NativeV.tensor_from_address(address, type, shape, device))
 
       %{kind: :ipc, handle: handle} when is_binary(handle) ->
-        shared(out, NativeV.tensor_from_ipc(handle, type, shape))
+        shared(out, NativeV.tensor_from_ipc(handle, type, shape, device))
 
       _ ->
         raise ArgumentError, "expected a pointer with an address or a handle, got: #{inspect(pointer)}"
@@ -231,7 +270,8 @@ defmodule Nx.Vulkan.VulkanoBackend do
 
       {:default_or, steps} ->
         [_u, s, _vt] = results = Enum.reduce(steps, args, &step/2)
-        if Nx.to_number(near(s)) == 1, do: default(fun, struct, args), else: List.to_tuple(results)
+        near? = Devices.within(Devices.of_operands(results), fn -> Nx.to_number(near(s)) == 1 end)
+        if near?, do: default(fun, struct, args), else: List.to_tuple(results)
 
       steps ->
         check_indices!(struct, args)
@@ -245,7 +285,11 @@ defmodule Nx.Vulkan.VulkanoBackend do
   def near(s), do: Nx.less(Nx.reduce_max(s), Nx.multiply(Nx.reduce_min(s), Ops.near()))
 
   # Tensors that the default implementation makes are of this backend too.
-  defp default(fun, struct, args), do: Nx.with_default_backend(B, fn -> apply(fun, [struct | args]) end)
+  defp default(fun, struct, args) do
+    Devices.within(Devices.of_operands(args), fn ->
+      Nx.with_default_backend(B, fn -> apply(fun, [struct | args]) end)
+    end)
+  end
 
   defp check_indices!(%Nx.Block.Take{axis: axis}, [a, indices]), do: Indices.check!(a.shape, indices, [axis])
   defp check_indices!(%Nx.Block.TakeAlongAxis{axis: axis}, [a, i]), do: Indices.check_along!(a.shape, i, axis)
@@ -280,15 +324,12 @@ defmodule Nx.Vulkan.VulkanoBackend do
   end
 
   @impl true
-  def eye(out, backend_options) do
-    options!(backend_options)
-    run(:eye, [], [], out)
-  end
+  def eye(out, backend_options), do: make(:eye, [], device!(backend_options), out)
 
   @impl true
   def iota(out, axis, backend_options) do
-    options!(backend_options)
-    run_op(:iota, [axis], out)
+    {attrs, []} = Ops.instruction(:iota, [axis])
+    make(:iota, attrs, device!(backend_options), out)
   end
 
   ## Ops with attributes
@@ -366,8 +407,19 @@ defmodule Nx.Vulkan.VulkanoBackend do
 
   @doc false
   # An op of one result; `out` is its template.
-  def run(op, attrs, operands, %T{type: type, shape: shape} = out) do
-    refs = refs(operands)
+  def run(op, attrs, [], out), do: make(op, attrs, Devices.current(), out)
+
+  def run(op, attrs, operands, out) do
+    case recorded(op, attrs, refs(operands), out) do
+      :elsewhere -> run(op, attrs, together(op, operands), out)
+      ref -> holding(out, ref)
+    end
+  end
+
+  # A tensor that an op makes of nothing, on a device.
+  defp make(op, attrs, device, out), do: holding(out, recorded(op, attrs, device || [], out))
+
+  defp recorded(op, attrs, refs, %T{type: type, shape: shape}) do
     type = Ops.type_name(type)
 
     answer =
@@ -376,14 +428,12 @@ defmodule Nx.Vulkan.VulkanoBackend do
         :deferred -> NativeV.program_defer(op, attrs, refs, type, shape)
       end
 
-    ref =
-      case answer do
-        {:ok, ref} -> ref
-        {:ok, ref, :full} -> compute(ref, ref)
-        other -> settle(other, fn -> NativeV.program_run_compile(op, attrs, refs, type, shape) end)
-      end
-
-    holding(out, ref)
+    case answer do
+      {:ok, ref} -> ref
+      {:ok, ref, :full} -> compute(ref, ref)
+      elsewhere() -> :elsewhere
+      other -> settle(other, fn -> NativeV.program_run_compile(op, attrs, refs, type, shape) end)
+    end
   end
 
   # An op of several results; `outs` are their templates.
@@ -397,14 +447,27 @@ defmodule Nx.Vulkan.VulkanoBackend do
         :deferred -> NativeV.program_defer_all(op, attrs, refs, types)
       end
 
-    results =
-      case answer do
-        {:ok, refs} -> refs
-        {:ok, [ref | _] = refs, :full} -> compute(ref, refs)
-        other -> settle(other, fn -> NativeV.program_run_all_compile(op, attrs, refs, types) end)
-      end
+    case answer do
+      {:ok, refs} ->
+        Enum.zip_with(outs, refs, &holding/2)
 
-    Enum.zip_with(outs, results, &holding/2)
+      {:ok, [ref | _] = refs, :full} ->
+        Enum.zip_with(outs, compute(ref, refs), &holding/2)
+
+      elsewhere() ->
+        run_all(op, attrs, together(op, operands), outs)
+
+      other ->
+        outs
+        |> Enum.zip_with(settle(other, fn -> NativeV.program_run_all_compile(op, attrs, refs, types) end), &holding/2)
+    end
+  end
+
+  # The tensors of an op on the device where it runs.
+  defp together(op, operands) do
+    tensors = Enum.zip_with(operands, refs(operands), fn tensor, ref -> {ref, Nx.to_tensor(tensor)} end)
+    device = Devices.common!(op, tensors, Devices.automatic?())
+    Enum.map(tensors, fn {ref, tensor} -> if Devices.on?(ref, device), do: tensor, else: on_device(tensor, device) end)
   end
 
   @eager {Nx.Vulkan, :eager}
@@ -435,9 +498,17 @@ defmodule Nx.Vulkan.VulkanoBackend do
     answer
   end
 
-  defp refs([]), do: []
-  defp refs([%T{type: type, data: %B{ref: ref, type: type}} | rest]), do: [ref | refs(rest)]
-  defp refs([other | rest]), do: [transferred(Nx.to_tensor(other)).data.ref | refs(rest)]
+  defp refs(operands), do: refs(operands, operands)
+
+  defp refs([%T{type: type, data: %B{ref: ref, type: type}} | rest], all) when node(ref) == node(),
+    do: [ref | refs(rest, all)]
+
+  defp refs([other | rest], all) do
+    tensor = Devices.within(Devices.of_operands(all), fn -> other |> Nx.to_tensor() |> transferred() end)
+    [tensor.data.ref | refs(rest, all)]
+  end
+
+  defp refs([], _all), do: []
 
   @doc false
   # The tensor of a template with the memory behind a reference, whose elements have its type.
@@ -449,6 +520,9 @@ defmodule Nx.Vulkan.VulkanoBackend do
 
   @doc false
   # The reference of an argument of a compiled function, which is copied to the device if it is elsewhere.
+  def reference(%T{data: %B{ref: ref}} = tensor) when node(ref) != node(),
+    do: tensor |> on_device(Devices.current()) |> reference()
+
   def reference(%T{type: type, data: %B{ref: ref, type: type}}), do: ref
   def reference(%T{data: %B{}} = tensor), do: tensor |> agreeing() |> reference()
 
@@ -461,17 +535,30 @@ defmodule Nx.Vulkan.VulkanoBackend do
 
   def reference(tensor), do: tensor |> Nx.to_tensor() |> Nx.devectorize() |> transferred() |> reference()
 
+  @doc false
+  # As `reference/1`, on the current device (`Devices.current/0`), to which the tensor moves.
+  def reference_here(tensor) do
+    ref = reference(tensor)
+
+    if Devices.several?() and not Devices.on?(ref, Devices.current()),
+      do: on_device(holding(tensor, ref), Devices.current()).data.ref,
+      else: ref
+  end
+
+  defp transferred(%T{data: %B{ref: ref}} = tensor) when node(ref) != node(),
+    do: on_device(tensor, Devices.current())
+
   defp transferred(%T{data: %B{}} = tensor), do: agreeing(tensor)
   defp transferred(%T{shape: {}} = scalar), do: constant(scalar, Nx.to_number(scalar), [])
-  defp transferred(tensor), do: upload(tensor, Nx.to_binary(tensor))
+  defp transferred(tensor), do: upload(tensor, Nx.to_binary(tensor), Devices.current())
 
-  defp upload(%T{type: type, shape: shape} = out, bits) do
+  defp upload(%T{type: type, shape: shape} = out, bits, device) do
     type = Ops.type_name(type)
     binary = fill(bits)
-    dirty = fn -> NativeV.tensor_from_binary_dirty(type, shape, binary) end
+    dirty = fn -> NativeV.tensor_from_binary_dirty(type, shape, binary, device) end
 
     answer =
-      if byte_size(binary) < @dirty_bytes, do: NativeV.tensor_from_binary(type, shape, binary), else: dirty.()
+      if byte_size(binary) < @dirty_bytes, do: NativeV.tensor_from_binary(type, shape, binary, device), else: dirty.()
 
     holding(out, settle(answer, dirty))
   end

@@ -14,8 +14,14 @@ defmodule Nx.Vulkan.Compiler do
     * `:hooks` - a map of callbacks for named hooks, `nil` for none, see `Nx.Defn.Kernel.io_call/3`. Another callback
       for the same name does not compile again
     * `:cache` - `false` compiles at every call and keeps nothing; `true` by default
-    * `:max_concurrency` - how many partitions `Nx.Serving` starts, `1` by default; all of them use the one device of
-      the VM
+    * `:device` - the device that runs the function, by a selector (`Nx.Vulkan`). Without it that is the device of the
+      tensors that are its arguments, or else of the default backend. Captured tensors are copied there when the function
+      is compiled
+    * `:automatic_transfers` - whether arguments on other devices are copied to that device at every call, as scalars
+      are; otherwise they raise. `config :nx_vulkan, :automatic_transfers` by default, which is `false`
+    * `:devices` - a list of selectors: with `partitions: true`, `Nx.Serving` starts a partition on each of them, to
+      which batches move. Without it and `:device`, these are all devices of the kind of the default one
+    * `:max_concurrency` - how many partitions `Nx.Serving` starts on each device, `1` by default
     * `:precision` - how exact products of f32 have to be: `:default` and `:highest` mean f32, `:high` two f16 numbers
       for each element. It is one for the VM, by `config :nx_vulkan, precision: :high` or `NX_VULKAN_PRECISION=high`
       before it starts; an `ArgumentError` says that this VM computes with another
@@ -94,13 +100,13 @@ defmodule Nx.Vulkan.Compiler do
   alias Nx.Tensor, as: T
   alias Nx.Vulkan.Compiler.{Arguments, Cache, Key, Live, Lowering, Origin, Recompilation, Results, Steps}
   alias Nx.Vulkan.Compiler.Lowering.{Plan, Widening}
-  alias Nx.Vulkan.{NativeV, Telemetry}
+  alias Nx.Vulkan.{Devices, NativeV, Telemetry}
   alias Nx.Vulkan.VulkanoBackend, as: B
 
   require Logger
   require Record
 
-  # What a call needs: the executable, or a plan of several steps with the `slots` of its inputs. `kept` says of every
+  # What a call needs: the executable on a device, or a plan of several steps with the `slots` of its inputs. `kept` says of every
   # argument whether it is used, or is nil where all are. `constants` are references that follow the arguments. The
   # templates of those, which only errors need, are `arguments`, as a binary, which is not copied out of the cache at
   # every call. So is the scope in `check`, which is there where a call is to raise on NaN or infinities, with the
@@ -108,26 +114,84 @@ defmodule Nx.Vulkan.Compiler do
   # a call has, and which of these the caller has donated. A struct would be copied with its keys.
   Record.defrecordp(
     :entry,
-    [:name, :executable, :plan, :slots, :kept, :constants, :arguments, :results, :check] |> Enum.map(&{&1, nil})
+    [:name, :device, :executable, :plan, :slots, :kept, :constants, :arguments, :results, :check]
+    |> Enum.map(&{&1, nil})
   )
+
+  # What the library answers where a tensor is on another device than the executable.
+  defmacrop elsewhere, do: quote(do: {:error, :invalid_argument, _, _, %{what: "devices"}})
 
   @impl true
   def __jit__(key, vars, fun, args_list, opts) do
-    {entry, hooks} = entry(key, vars, fun, opts)
-    Enum.map(args_list, &call(entry, &1, hooks))
+    {near, args_list} = near_arguments(opts, args_list)
+    {entry, hooks} = entry(key, vars, fun, near)
+    again = fn device -> entry(key, vars, fun, [device: device] ++ opts) end
+    Enum.map(args_list, &call(entry, &1, hooks, {opts, again}))
   end
 
+  # What was compiled belongs to its node. On others the function is compiled again, once.
   @impl true
   def __compile__(key, vars, fun, opts) do
     {entry, hooks} = entry(key, vars, fun, opts)
-    fn args_list -> Enum.map(args_list, &call(entry, &1, hooks)) end
+    again = fn device -> entry(key, vars, fun, [device: device] ++ opts) end
+    made_on = node()
+
+    fn args_list ->
+      {entry, hooks} = if node() == made_on, do: {entry, hooks}, else: entry(key, vars, fun, opts)
+      Enum.map(args_list, &call(entry, &1, hooks, {opts, again}))
+    end
   end
 
   @impl true
-  def __partitions_options__(opts), do: List.duplicate(opts, max_concurrency(opts))
+  def __partitions_options__(opts) do
+    {selectors, opts} = Keyword.pop(opts, :devices)
+
+    cond do
+      selectors != nil -> partitions(Devices.partitions!(selectors), opts)
+      opts[:device] != nil -> List.duplicate(opts, max_concurrency(opts))
+      true -> on_all(Devices.partitions(), opts)
+    end
+  end
+
+  # The only device needs no name.
+  defp on_all([_only], opts), do: List.duplicate(opts, max_concurrency(opts))
+  defp on_all(devices, opts), do: partitions(devices, opts)
+
+  # Batches come from processes that know nothing of devices.
+  defp partitions(selectors, opts) do
+    for selector <- selectors, _ <- 1..max_concurrency(opts) do
+      Keyword.merge([automatic_transfers: true], opts) |> Keyword.put(:device, selector)
+    end
+  end
 
   @impl true
-  def __to_backend__(_opts), do: {B, []}
+  def __to_backend__(opts) do
+    case opts[:device] do
+      nil -> {B, []}
+      selector -> {B, device: selector}
+    end
+  end
+
+  # Without a device of its own, a function runs where the first argument is that is no scalar. Nobody has to look where
+  # there is one device, and each argument is asked for once.
+  defp near_arguments(opts, args_list) do
+    if Devices.several?() and not Keyword.has_key?(opts, :device) do
+      args_list = for args <- args_list, do: Enum.map(args, fn arg -> arg |> then(& &1.()) |> then(&fn -> &1 end) end)
+      tensors = for args <- args_list, arg <- args, do: arg.()
+      device = Devices.of_operands(tensors) || backend_device()
+      {if(device, do: [device: device] ++ opts, else: opts), args_list}
+    else
+      {opts, args_list}
+    end
+  end
+
+  # The device of a function that names none, and has no arguments that do.
+  defp backend_device do
+    case Nx.default_backend() do
+      {B, [device: selector]} -> Devices.index!(selector)
+      _other -> nil
+    end
+  end
 
   @impl true
   def __shard_jit__(key, _mesh, _vars, _fun, _args_list, _opts) do
@@ -181,13 +245,14 @@ defmodule Nx.Vulkan.Compiler do
     name = name(fun)
     {plan, constants, leaves, _template} = lower_for(fun, args, hooks)
     used = Plan.inputs(plan)
+    steps = fn -> steps(plan, name, {donated(plan, leaves), memory(opts)}) end
 
     %{
       function: name,
       arguments: length(leaves),
       kept: Enum.count(used, &(&1 < length(leaves))),
       constants: Enum.map(constants, &{&1.type, &1.shape}),
-      steps: steps(plan, name, {donated(plan, leaves), memory(opts)})
+      steps: Devices.within(Devices.index!(opts[:device]), steps)
     }
   end
 
@@ -217,8 +282,11 @@ defmodule Nx.Vulkan.Compiler do
         programs -> programs
       end
 
+    device = Devices.index!(opts[:device])
+
     named(name, fn ->
-      B.settle(NativeV.programs_graph(name, programs), fn -> NativeV.programs_graph(name, programs) end)
+      graph = fn -> NativeV.programs_graph(name, programs, device) end
+      B.settle(graph.(), graph)
     end)
   end
 
@@ -326,16 +394,29 @@ defmodule Nx.Vulkan.Compiler do
 
   # `Nx.Defn` gives the hooks where nobody gave an option.
   defp entry(key, vars, fun, opts) when opts == [] or opts == [hooks: %{}],
-    do: {cached(key, vars, fun, [], {[], nil}), %{}}
+    do: {cached(key, vars, fun, [], {[], nil, device([])}), %{}}
 
   defp entry(key, vars, fun, opts) do
     hooks = hooks(opts)
     max_concurrency(opts)
     check_precision(opts)
     names = Map.keys(hooks)
-    asked = {raise_on(opts), memory(opts)}
+    automatic?(opts)
+    asked = {raise_on(opts), memory(opts), device(opts)}
     cache? = option(opts, :cache, true, &is_boolean/1, "a boolean")
     {if(cache?, do: cached(key, vars, fun, names, asked), else: make(key, vars, fun, names, asked)), hooks}
+  end
+
+  # The index of the device of a function, nil for the default one.
+  defp device(opts) do
+    case List.keyfind(opts, :device, 0) do
+      {_, selector} when selector != nil -> Devices.index!(selector)
+      _none -> if Devices.several?(), do: Devices.current() || backend_device()
+    end
+  end
+
+  defp automatic?(opts) do
+    option(opts, :automatic_transfers, nil, &(is_nil(&1) or is_boolean(&1)), "a boolean") || Devices.automatic?()
   end
 
   defp memory(opts) do
@@ -419,35 +500,37 @@ defmodule Nx.Vulkan.Compiler do
 
   ## Compiling
 
-  defp make(key, vars, fun, hooks, {kinds, memory}) do
+  defp make(key, vars, fun, hooks, {_kinds, _memory, device} = asked) do
     name = name(key)
+    Telemetry.compile(name, fn -> Devices.within(device, fn -> made(name, vars, fun, hooks, asked) end) end)
+  end
 
-    Telemetry.compile(name, fn ->
-      {scope, constants, leaves, template} = scope(name, vars, fun, hooks)
-      plan = Plan.new(scope)
-      used = Plan.inputs(plan)
-      {arguments, constant_places} = Enum.split_with(used, &(&1 < length(leaves)))
-      donated = donated(plan, leaves)
-      check = check(scope, kinds, used, donated, name)
-      # A search begins with the arguments.
-      plan = Plan.map_programs(plan, &executable(&1, name, if(check, do: [], else: donated), memory))
+  defp made(name, vars, fun, hooks, {kinds, memory, device}) do
+    {scope, constants, leaves, template} = scope(name, vars, fun, hooks)
+    plan = Plan.new(scope)
+    used = Plan.inputs(plan)
+    {arguments, constant_places} = Enum.split_with(used, &(&1 < length(leaves)))
+    donated = donated(plan, leaves)
+    check = check(scope, kinds, used, donated, name)
+    # A search begins with the arguments.
+    plan = Plan.map_programs(plan, &executable(&1, name, if(check, do: [], else: donated), memory))
 
-      entry =
-        entry(
-          name: name,
-          arguments: vars |> Enum.map(&Nx.to_template/1) |> :erlang.term_to_binary(),
-          results: Results.new(template),
-          check: check,
-          kept: if(length(arguments) < length(leaves), do: for(i <- 0..(length(leaves) - 1)//1, do: i in arguments)),
-          constants:
-            named(name, fn -> for(i <- constant_places, do: B.reference(Enum.at(constants, i - length(leaves)))) end)
-        )
+    entry =
+      entry(
+        name: name,
+        device: device,
+        arguments: vars |> Enum.map(&Nx.to_template/1) |> :erlang.term_to_binary(),
+        results: Results.new(template),
+        check: check,
+        kept: if(length(arguments) < length(leaves), do: for(i <- 0..(length(leaves) - 1)//1, do: i in arguments)),
+        constants:
+          named(name, fn -> for(i <- constant_places, do: B.reference_here(Enum.at(constants, i - length(leaves)))) end)
+      )
 
-      case plan do
-        %Plan{steps: [{:run, executable, _, outputs}], outputs: outputs} -> entry(entry, executable: executable)
-        _ -> entry(entry, plan: plan, slots: Enum.map(used, &[:input, &1]))
-      end
-    end)
+    case plan do
+      %Plan{steps: [{:run, executable, _, outputs}], outputs: outputs} -> entry(entry, executable: executable)
+      _ -> entry(entry, plan: plan, slots: Enum.map(used, &[:input, &1]))
+    end
   end
 
   # Of the arguments that a plan uses, those that its one Program may have; none where callbacks may hand them on.
@@ -506,7 +589,7 @@ defmodule Nx.Vulkan.Compiler do
 
   defp executable(program, name, donated, memory) do
     named(name, fn ->
-      compile = fn -> NativeV.program_compile(program, donated, memory) end
+      compile = fn -> NativeV.program_compile(program, donated, memory, Devices.current()) end
       B.settle(compile.(), compile)
     end)
   end
@@ -554,35 +637,72 @@ defmodule Nx.Vulkan.Compiler do
 
   ## Calling
 
-  defp call(entry(name: name, kept: kept, constants: constants, check: check) = entry, args, hooks) do
+  defp call(entry(name: name, kept: kept) = entry, args, hooks, how) do
     outputs =
       Telemetry.run(name, fn ->
-        references = references(args, kept, name)
-        inputs = if constants == [], do: references, else: references ++ constants
-        outputs = run(entry, inputs, hooks)
-        if check, do: check!(entry, inputs, outputs)
-        outputs
+        references = references(args, kept, entry)
+
+        with :elsewhere <- outputs(entry, references, hooks) do
+          {entry, references} = together(entry, references, how)
+          outputs(entry, references, hooks)
+        end
       end)
 
     Results.fill(entry(entry, :results), outputs)
   end
 
-  defp check!(entry(name: name, check: check, arguments: arguments), inputs, outputs) do
+  defp outputs(entry(constants: constants, check: check) = entry, references, hooks) do
+    inputs = if constants == [], do: references, else: references ++ constants
+    outputs = run(entry, inputs, hooks)
+    if check && outputs != :elsewhere, do: check!(entry, inputs, outputs)
+    outputs
+  end
+
+  # The function and its arguments on one device: on that which the caller has named, or where the arguments are.
+  defp together(entry(name: name, device: device) = entry, references, {opts, again}) do
+    tensors = Enum.map(references, &{&1, tensor(&1)})
+    automatic? = automatic?(opts)
+
+    if opts[:device] do
+      {entry, Enum.map(tensors, &on_device(&1, device, automatic?, name))}
+    else
+      device = Devices.common!(name, tensors, automatic?)
+      {entry, _hooks} = again.(device)
+      {entry, Enum.map(tensors, &on_device(&1, device, true, name))}
+    end
+  end
+
+  defp tensor(reference) do
+    info = fn -> NativeV.tensor_info(reference) end
+    %{type: type, shape: shape} = B.settle(info.(), info)
+    shape |> List.to_tuple() |> Nx.template(String.to_existing_atom(type)) |> B.holding(reference)
+  end
+
+  defp on_device({reference, tensor}, device, moves?, name) do
+    cond do
+      Devices.on?(reference, device) -> reference
+      moves? or tensor.shape == {} -> B.on_device(tensor, device).data.ref
+      true -> Devices.raise_other!(name, device, reference)
+    end
+  end
+
+  defp check!(entry(name: name, device: device, check: check, arguments: arguments), inputs, outputs) do
     :counters.add(check.calls, 1, 1)
     call = :counters.get(check.calls, 1)
 
-    error =
-      named(name, fn ->
-        case Origin.found(check.executable, Enum.map(check.read, &Enum.at(outputs, &1)), check.kinds) do
-          [] ->
-            for {reference, true} <- Enum.zip(inputs, check.donated), do: NativeV.tensor_release(reference)
-            nil
+    search = fn ->
+      case Origin.found(check.executable, Enum.map(check.read, &Enum.at(outputs, &1)), check.kinds) do
+        [] ->
+          for {reference, true} <- Enum.zip(inputs, check.donated), do: NativeV.tensor_release(reference)
+          nil
 
-          [kind | _] ->
-            scope = :erlang.binary_to_term(check.scope)
-            Origin.error(kind, scope, Enum.zip(check.used, inputs), :erlang.binary_to_term(arguments))
-        end
-      end)
+        [kind | _] ->
+          scope = :erlang.binary_to_term(check.scope)
+          Origin.error(kind, scope, Enum.zip(check.used, inputs), :erlang.binary_to_term(arguments))
+      end
+    end
+
+    error = named(name, fn -> Devices.within(device, search) end)
 
     if error do
       message = "#{error.message}, in #{name}, at call #{call} since it was compiled"
@@ -590,29 +710,40 @@ defmodule Nx.Vulkan.Compiler do
     end
   end
 
-  defp references([arg | args], nil, name), do: [reference(arg.(), name) | references(args, nil, name)]
-  defp references([arg | args], [true | kept], name), do: [reference(arg.(), name) | references(args, kept, name)]
-  defp references([_ | args], [false | kept], name), do: references(args, kept, name)
-  defp references([], _kept, _name), do: []
+  defp references([arg | args], nil, entry), do: [reference(arg.(), entry) | references(args, nil, entry)]
+  defp references([arg | args], [true | kept], entry), do: [reference(arg.(), entry) | references(args, kept, entry)]
+  defp references([_ | args], [false | kept], entry), do: references(args, kept, entry)
+  defp references([], _kept, _entry), do: []
 
-  defp reference(%T{type: type, data: %B{ref: ref, type: type}}, _name), do: ref
-  defp reference(tensor, name), do: named(name, fn -> B.reference(tensor) end)
+  defp reference(%T{type: type, data: %B{ref: ref, type: type}}, _entry) when node(ref) == node(), do: ref
+
+  defp reference(tensor, entry(name: name, device: device)),
+    do: named(name, fn -> Devices.within(device, fn -> B.reference(tensor) end) end)
 
   defp run(entry(plan: nil, executable: executable) = entry, inputs, _hooks) do
     case NativeV.executable_run(executable, inputs) do
       {:ok, outputs} ->
         outputs
 
+      elsewhere() ->
+        :elsewhere
+
       other ->
-        within(entry, inputs, fn ->
-          B.settle(other, fn -> NativeV.executable_run_dirty(executable, inputs) end)
-        end)
+        again = fn -> B.settle(other, fn -> NativeV.executable_run_dirty(executable, inputs) end) end
+        if elsewhere?(entry, inputs), do: :elsewhere, else: within(entry, inputs, again)
     end
   end
 
-  defp run(entry(plan: plan, slots: slots) = entry, inputs, hooks) do
-    within(entry, inputs, fn -> Steps.run(plan, Map.new(Enum.zip(slots, inputs)), hooks) end)
+  defp run(entry(plan: plan, slots: slots, device: device) = entry, inputs, hooks) do
+    steps = fn -> Steps.run(plan, Map.new(Enum.zip(slots, inputs)), hooks) end
+
+    if elsewhere?(entry, inputs),
+      do: :elsewhere,
+      else: within(entry, inputs, fn -> Devices.within(device, steps) end)
   end
+
+  defp elsewhere?(entry(device: device), inputs),
+    do: Devices.several?() and not Enum.all?(inputs, &Devices.on?(&1, device))
 
   # Errors of a run name the function, and arguments that were deallocated.
   defp within(entry(name: name, arguments: arguments, kept: kept), inputs, fun) do

@@ -12,7 +12,7 @@ defmodule Nx.Vulkan.Compiler.Origin do
   alias Nx.Tensor, as: T
   alias Nx.Vulkan.Compiler.{Arguments, Steps}
   alias Nx.Vulkan.Compiler.Lowering.{Plan, Scope}
-  alias Nx.Vulkan.NativeV
+  alias Nx.Vulkan.{Devices, NativeV}
   alias Nx.Vulkan.VulkanoBackend, as: B
 
   @tests [nan: :is_nan, infinity: :is_infinity]
@@ -357,7 +357,7 @@ defmodule Nx.Vulkan.Compiler.Origin do
   defp inexact?([name, _]), do: not Nx.Type.integer?(Nx.Type.normalize!(name))
 
   defp compile(program) do
-    compile = fn -> NativeV.program_compile(program) end
+    compile = fn -> NativeV.program_compile(program, [], nil, Devices.current()) end
     B.settle(compile.(), compile)
   end
 

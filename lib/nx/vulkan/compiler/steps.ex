@@ -45,7 +45,7 @@ defmodule Nx.Vulkan.Compiler.Steps do
               "expected #{inspect(template)}, got #{inspect(result)}"
     end
 
-    write(outputs, Enum.map(Composite.flatten_list([result]), &B.reference/1), slots)
+    write(outputs, Enum.map(Composite.flatten_list([result]), &B.reference_here/1), slots)
   end
 
   defp step({:while, state, condition, body, inputs, outputs}, slots, hooks) do

@@ -11,7 +11,7 @@ defmodule Nx.Vulkan.ChainTrace do
   process that calls them: what tasks and other processes of `fun` dispatch runs on the device and is in no trace.
   """
 
-  alias Nx.Vulkan.NativeV
+  alias Nx.Vulkan.{Devices, NativeV}
 
   @enforce_keys [:dispatches]
   defstruct [:dispatches]
@@ -24,8 +24,8 @@ defmodule Nx.Vulkan.ChainTrace do
   @doc """
   As `Nx.Vulkan.NativeV.leapfrog_chain_synth_f64/6`, on a device that may be named.
 
-  `device` is nil or 0 for the one that is open, or else a selector as in `Nx.Vulkan`. A VM uses one device, so that
-  naming another than the open one is `{:error, :vulkan_init_failed, message}`.
+  `device` is nil or 0 for the default one, or else a selector as in `Nx.Vulkan`. Where there is no such device, it is
+  `{:error, :vulkan_init_failed, message}`.
   """
   @spec dispatch_f64(binary, binary, binary, binary, pos_integer, Path.t(), nil | 0 | String.t()) :: result
   def dispatch_f64(q, p, extras, push, k, spv, device \\ nil) do
@@ -55,10 +55,9 @@ defmodule Nx.Vulkan.ChainTrace do
   end
 
   defp run(q, p, extras, push, k, spv, device) when is_binary(device) do
-    case NativeV.device_open(device) do
-      :ok -> run(q, p, extras, push, k, spv, nil)
-      {:error, _kind, message} -> {:error, :vulkan_init_failed, message}
-    end
+    Devices.within(Devices.index!(device), fn -> run(q, p, extras, push, k, spv, nil) end)
+  rescue
+    error in Nx.Vulkan.Error -> {:error, :vulkan_init_failed, Exception.message(error)}
   end
 
   defp run(_q, _p, _extras, _push, _k, _spv, device) do

@@ -63,7 +63,7 @@ defmodule Nx.Vulkan.Chain do
   alias Nx.Defn.{Composite, Expr}
   alias Nx.Tensor, as: T
   alias Nx.Vulkan.Chain.{Gradient, Invariants}
-  alias Nx.Vulkan.{Closure, NativeV}
+  alias Nx.Vulkan.{Closure, Devices, NativeV}
   alias Nx.Vulkan.Compiler.Lowering
   alias Nx.Vulkan.Compiler.Lowering.Plan
   alias Nx.Vulkan.VulkanoBackend, as: B
@@ -79,7 +79,7 @@ defmodule Nx.Vulkan.Chain do
 
   # `captured` are the inputs of a step after q: the number of a leaf of the data, a reference to a constant, or
   # `{:ahead, k}`, a result of `ahead`, an executable that runs once in each run, with its inputs; or nil.
-  @enforce_keys [:ref, :form, :template, :parameters, :type, :mass, :data, :captured, :ahead]
+  @enforce_keys [:ref, :device, :form, :template, :parameters, :type, :mass, :data, :captured, :ahead]
   defstruct @enforce_keys
 
   @typedoc "A compiled chain. Any number of processes may run it."
@@ -101,6 +101,8 @@ defmodule Nx.Vulkan.Chain do
     * `:form` - `:workgroup` or `:device` instead of `:auto`, which chooses by the work of a step
     * `:data` - a container of templates or tensors, which `log_density` then gets as its second argument and `run/4`
       needs
+    * `:device` - the device that runs the chain, by a selector (`Nx.Vulkan`), instead of the default one. What `run/4`
+      is given goes there
 
   Tensors that the function captures may lie on any backend. They are copied to the host for tracing and from there to
   the device once, and ops on them alone run on the host: give large ones as `:data`, which stays where it is.
@@ -112,7 +114,11 @@ defmodule Nx.Vulkan.Chain do
         ) ::
           t
   def compile(log_density, template, opts \\ []) do
-    opts = Keyword.validate!(opts, mass: :diagonal, data: nil, form: :auto)
+    opts = Keyword.validate!(opts, mass: :diagonal, data: nil, form: :auto, device: nil)
+    Devices.within(Devices.index!(opts[:device]), fn -> compiled(log_density, template, opts) end)
+  end
+
+  defp compiled(log_density, template, opts) do
     one_of!(:mass, opts[:mass], [:diagonal, :dense])
     one_of!(:form, opts[:form], [:auto, :workgroup, :device])
     {template, type, parameters} = parameters!(template)
@@ -131,11 +137,12 @@ defmodule Nx.Vulkan.Chain do
     if not match?([0 | _], inputs), do: independent()
     {program, inputs} = constants(program, inputs)
     {program, [0 | captured], ahead} = ahead(program, inputs, &(&1 == 0))
-    again = fn -> NativeV.chain_compile(program, opts[:mass], opts[:form]) end
+    again = fn -> NativeV.chain_compile(program, opts[:mass], opts[:form], Devices.current()) end
     {ref, form} = B.settle(again.(), again)
 
     %__MODULE__{
       ref: ref,
+      device: Devices.current(),
       form: form,
       template: template,
       parameters: parameters,
@@ -269,7 +276,7 @@ defmodule Nx.Vulkan.Chain do
 
     case Plan.new(scope) do
       %Plan{steps: [{:run, program, inputs, outputs}], outputs: outputs} ->
-        reference = &(constants |> Enum.at(&1 - count) |> B.reference())
+        reference = &(constants |> Enum.at(&1 - count) |> B.reference_here())
         {Invariants.out_of_loops(program), for([:input, i] <- inputs, do: if(i < count, do: i, else: reference.(i)))}
 
       _ ->
@@ -302,7 +309,7 @@ defmodule Nx.Vulkan.Chain do
         results = for i <- 0..(length(List.last(before)) - 1), do: {:ahead, i}
         {rest, kept} = Invariants.narrow(rest, &(&1 in changing))
         all = inputs ++ results
-        compile = fn -> NativeV.program_compile(before) end
+        compile = fn -> NativeV.program_compile(before, [], nil, Devices.current()) end
         executable = B.settle(compile.(), compile)
         {rest, Enum.map(kept, &Enum.at(all, &1)), {executable, Enum.map(taken, &Enum.at(inputs, &1))}}
     end
@@ -316,7 +323,7 @@ defmodule Nx.Vulkan.Chain do
   end
 
   # The reference that an input is.
-  defp at(i, leaves, _results) when is_integer(i), do: leaves |> Enum.at(i - 1) |> Nx.to_tensor() |> B.reference()
+  defp at(i, leaves, _results) when is_integer(i), do: leaves |> Enum.at(i - 1) |> Nx.to_tensor() |> B.reference_here()
   defp at({:ahead, i}, _leaves, results), do: Enum.at(results, i)
   defp at(reference, _leaves, _results), do: reference
 
@@ -346,7 +353,9 @@ defmodule Nx.Vulkan.Chain do
           log_density: Nx.Tensor.t(),
           energy: Nx.Tensor.t()
         }
-  def run(%__MODULE__{} = chain, q, p, opts) do
+  def run(%__MODULE__{device: device} = chain, q, p, opts), do: Devices.within(device, fn -> ran(chain, q, p, opts) end)
+
+  defp ran(chain, q, p, opts) do
     opts = Keyword.validate!(opts, [:steps, :step_size, inverse_mass: nil, data: nil])
     steps = opts[:steps]
 
@@ -381,7 +390,7 @@ defmodule Nx.Vulkan.Chain do
   end
 
   defp dispatch(%{parameters: d} = chain, start, captured, batch, steps) do
-    start = Enum.map(start, &B.reference/1)
+    start = Enum.map(start, &B.reference_here/1)
 
     refs =
       B.settle(NativeV.chain_run(chain.ref, start, captured, steps), fn ->

@@ -49,7 +49,7 @@ defmodule Nx.Vulkan.NUTS do
   """
 
   alias Nx.Defn.Composite
-  alias Nx.Vulkan.Chain
+  alias Nx.Vulkan.{Chain, Devices}
   alias Nx.Vulkan.NUTS.{Run, Transition}
   alias Nx.Vulkan.VulkanoBackend, as: B
 
@@ -73,6 +73,7 @@ defmodule Nx.Vulkan.NUTS do
     max_tree_depth: 10,
     mass_matrix: :diagonal,
     form: :auto,
+    device: nil,
     progress: nil
   ]
 
@@ -118,6 +119,7 @@ defmodule Nx.Vulkan.NUTS do
     * `:max_tree_depth` - a draw takes at most 2 to the power of this less 1 steps; `10` by default, up to 20
     * `:mass_matrix` - `:diagonal` (the default) or `:dense`
     * `:form` - `:workgroup` or `:device` instead of `:auto`, which chooses by the work of a leapfrog step
+    * `:device` - the device that draws, by a selector (`Nx.Vulkan`), instead of the default one
     * `:progress` - `true` for a bar on terminals and in notebooks (`IO.ANSI.enabled?/0`), or a function that gets
       `%{phase: :warmup | :sampling, done: n, total: n, step_size: mean, divergent: count}` after each dispatch
 
@@ -134,8 +136,10 @@ defmodule Nx.Vulkan.NUTS do
           keyword
         ) :: result
   def sample(log_density, template, opts \\ []) do
-    {template, run} = prepare(log_density, template, opts)
-    Nx.with_default_backend(B, fn -> run |> Run.start() |> Run.warm_up() |> Run.draw() |> result(template) end)
+    Devices.within(Devices.index!(opts[:device]), fn ->
+      {template, run} = prepare(log_density, template, opts)
+      Nx.with_default_backend(B, fn -> run |> Run.start() |> Run.warm_up() |> Run.draw() |> result(template) end)
+    end)
   end
 
   @doc false

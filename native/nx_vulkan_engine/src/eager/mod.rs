@@ -26,6 +26,7 @@ mod put;
 mod qr;
 mod read;
 mod svd;
+mod transfer;
 mod window;
 mod workgroup;
 

@@ -18,3 +18,4 @@ mod op_table;
 mod prebuilt;
 mod reach;
 mod scalar;
+mod transfer;

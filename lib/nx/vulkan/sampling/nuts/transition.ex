@@ -13,7 +13,7 @@ defmodule Nx.Vulkan.NUTS.Transition do
 
   import Nx.Defn
 
-  alias Nx.Vulkan.{Chain, NativeV}
+  alias Nx.Vulkan.{Chain, Devices, NativeV}
   alias Nx.Vulkan.NUTS.Random
   alias Nx.Vulkan.VulkanoBackend, as: B
 
@@ -72,7 +72,7 @@ defmodule Nx.Vulkan.NUTS.Transition do
     captured = Enum.drop(inputs, length(flat))
     own = for i <- 1..(length(flat) - 1), do: i <= length(@states ++ @own)
     own = own ++ List.duplicate(false, length(captured))
-    again = fn -> NativeV.transition_compile(program, length(@states), own, form) end
+    again = fn -> NativeV.transition_compile(program, length(@states), own, form, Devices.current()) end
     {ref, form} = B.settle(again.(), again)
     %__MODULE__{ref: ref, form: form, captured: captured, type: type, parameters: parameters, mass: mass}
   end
@@ -97,7 +97,7 @@ defmodule Nx.Vulkan.NUTS.Transition do
       end
 
     tensors = Enum.map(@states, &state[&1]) ++ Enum.map(@own, &own[&1]) ++ numbers
-    inputs = Enum.map(tensors, &B.reference/1) ++ transition.captured
+    inputs = Enum.map(tensors, &B.reference_here/1) ++ transition.captured
 
     refs =
       B.settle(NativeV.transition_run(ref, inputs, chains, draws, part_us), fn ->
