@@ -9,29 +9,29 @@ defmodule Nx.Vulkan.Ops do
   alias Nx.Vulkan.Block
   alias Nx.Vulkan.Ops.Table
 
-  # What Nx knows as a block, such as `Nx.phase/1`, is no callback of a backend.
-  @callbacks for {callback, _arity} <- Nx.Backend.behaviour_info(:callbacks), do: callback
+  # The callbacks of a backend, with the number of their arguments less the template of the result. What Nx knows as a
+  # block, such as `Nx.phase/1`, is none of them.
+  @arguments for {callback, arity} <- Nx.Backend.behaviour_info(:callbacks), do: {callback, arity - 1}
+  @callbacks Keyword.keys(@arguments)
 
   @elementwise for {op, _operands, _kind} <- Table.elementwise(), do: op
   @elements for({op, 1, _kind} <- Table.elementwise(), op in @callbacks, do: op)
   @binary for {op, 2, _kind} <- Table.elementwise(), op in @callbacks, do: op
   @ternary for {op, 3, _kind} <- Table.elementwise(), op in @callbacks, do: op
 
-  # With the number of their arguments, less the template of the result.
-  @others Enum.map(@ternary, &{&1, 3}) ++
-            [squeeze: 2, eye: 0, iota: 1, broadcast: 3, concatenate: 2, stack: 2, gather: 3] ++
-            [indexed_add: 4, indexed_put: 4, pad: 3, slice: 4, put_slice: 3, dot: 6, conv: 3] ++
-            [all: 2, any: 2, sum: 2, product: 2, reduce_max: 2, reduce_min: 2, argmax: 2, argmin: 2] ++
-            [window_sum: 3, window_product: 3, window_max: 3, window_min: 3] ++
-            [window_scatter_max: 5, window_scatter_min: 5, sort: 2, argsort: 2, triangular_solve: 3, fft: 2, ifft: 2]
-
-  # All other views: the arguments are the operand, and the attributes in the engine's order.
+  # Views whose arguments are the operand and the attributes, in the engine's order.
   @views for {op, :view, attributes} <- Table.moves(),
-             op in @callbacks and not Keyword.has_key?(@others, op),
+             op in @callbacks and op not in [:squeeze, :broadcast, :slice],
              do: {op, attributes}
 
   @unary @elements ++ for({op, []} <- @views, do: op)
-  @others @others ++ for({op, [_ | _] = attributes} <- @views, do: {op, 1 + length(attributes)})
+
+  # A constant is made of a number, and the function of a fold is no operand. The options of a backend, which `eye` and
+  # `iota` take, do not count.
+  @others @arguments
+          |> Keyword.take(@ternary ++ Enum.map(Table.structured() ++ Table.moves(), &elem(&1, 0)))
+          |> Keyword.drop([:constant, :reduce, :window_reduce | @unary])
+          |> Keyword.merge(eye: 0, iota: 1)
 
   @reductions [:all, :any, :sum, :product, :reduce_max, :reduce_min]
 
