@@ -159,8 +159,9 @@ defmodule Nx.Vulkan.MixProject do
       licenses: ["Apache-2.0"],
       links: %{},
       files:
-        ~w(lib native priv/shaders Cargo.toml Cargo.lock .cargo/config.toml rust-toolchain.toml mix.exs .formatter.exs) ++
-          ~w(README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md SECURITY.md LICENSE docs guides bench) ++
+        ~w(lib native priv/shaders Cargo.toml Cargo.lock .cargo/config.toml rust-toolchain.toml mix.exs) ++
+          ~w(.formatter.exs README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md SECURITY.md LICENSE) ++
+          ~w(docs guides bench) ++
           [@release_url, "checksum-Elixir.Nx.Vulkan.NativeV.exs"],
       # For tests alone.
       exclude_patterns: ["native/nx_vulkan_faults"]
@@ -170,8 +171,8 @@ end
 
 defmodule Mix.Tasks.Compile.NxVulkanNative do
   @moduledoc """
-  Builds the NIF library with Cargo and puts it where `Nx.Vulkan.NativeV` loads it from, where the library is not that of
-  a release.
+  Builds the NIF library with Cargo and puts it where `Nx.Vulkan.NativeV` loads it from, where the library is not that
+  of a release.
 
   Each Mix environment has a library of its own, `priv/native/<env>/nx_vulkan_native.so`:
   `_build/<env>/lib/nx_vulkan/priv` is a link to `priv`, so that one file for all of them would be whatever was built

@@ -12,9 +12,9 @@ defmodule Bumblebee do
 
   # What all models need, in lib/bumblebee of the checkout.
   @shared ~w(model_spec configurable huggingface/transformers/config huggingface/transformers/model
-             huggingface/transformers/utils shared shared/converters utils utils/nx utils/axon utils/model layers layers/decoder layers/transformer
-             tokenizer featurizer logits_processor text/generation_config text/generation text/generation/logits_processing
-             text/generation/stateless_logits_processor)
+             huggingface/transformers/utils shared shared/converters utils utils/nx utils/axon utils/model
+             layers layers/decoder layers/transformer tokenizer featurizer logits_processor text/generation_config
+             text/generation text/generation/logits_processing text/generation/stateless_logits_processor)
 
   # The folder of the checkout: BUMBLEBEE, or `bumblebee` among the checkouts of mix.exs; nil where there is none.
   def folder do

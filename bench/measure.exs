@@ -1,8 +1,8 @@
 defmodule Measure do
   @moduledoc """
-  Medians over batches of calls of compiled functions. "pipelined" calls follow one another and an element of the last result is read;
-  "synchronous" ones read each. "synchronous" in the table is the median of single calls on an idle device until an element of the result is read,
-  "host" until they return.
+  Medians over batches of calls of compiled functions. "pipelined" calls follow one another and an element of the last
+  result is read; "synchronous" ones read each. "synchronous" in the table is the median of single calls on an idle
+  device until an element of the result is read, "host" until they return.
   """
 
   alias Nx.Vulkan.{NativeV, VulkanoBackend}
@@ -17,8 +17,9 @@ defmodule Measure do
   @doc """
   Prints a Markdown table of the rows whose names contain one of `wanted`, of all where it is empty.
 
-  A row is `{name, setup}`. `setup` answers `{argument, step, next, read}`: `step` maps an argument to a result and `next` that to the next
-  argument; `read` is `:each` where each result is read, or `:last`. Rows whose `setup` answers `nil` are left out.
+  A row is `{name, setup}`. `setup` answers `{argument, step, next, read}`: `step` maps an argument to a result and
+  `next` that to the next argument; `read` is `:each` where each result is read, or `:last`. Rows whose `setup` answers
+  `nil` are left out.
   """
   def table(rows, wanted) do
     Nx.default_backend(VulkanoBackend)
@@ -26,7 +27,8 @@ defmodule Measure do
     {:ok, info} = NativeV.device_describe()
 
     IO.puts("""
-    #{info.name}, #{info.driver}; Elixir #{System.version()}, OTP #{System.otp_release()}, Nx #{Application.spec(:nx, :vsn)}
+    #{info.name}, #{info.driver}; Elixir #{System.version()}, OTP #{System.otp_release()}, \
+    Nx #{Application.spec(:nx, :vsn)}
 
     | | first call | median | synchronous | host | submissions, dispatches, allocations a call |
     |---|---:|---:|---:|---:|---:|\
@@ -37,8 +39,8 @@ defmodule Measure do
   end
 
   @doc """
-  A row each call of which reads the same argument. The result before is given back, as it is in JAX and torch: the garbage collector, which does
-  not see how large it is, would leave it.
+  A row each call of which reads the same argument. The result before is given back, as it is in JAX and torch: the
+  garbage collector, which does not see how large it is, would leave it.
   """
   def same(x, step), do: turns([x], step)
 

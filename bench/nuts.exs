@@ -11,7 +11,8 @@ Code.require_file("../examples/posteriors/models.exs", __DIR__)
 
 defmodule NUTSBench do
   @moduledoc """
-  The warm-up and compilation are not timed. Effective draws are the fewest of all quantities' bulk effective sample sizes.
+  The warm-up and compilation are not timed. Effective draws are the fewest of all quantities' bulk effective sample
+  sizes.
   """
 
   alias Nx.Vulkan.{Chain, NativeV, NUTS, VulkanoBackend}
@@ -30,7 +31,8 @@ defmodule NUTSBench do
     IO.puts("""
     #{info.name}, #{info.driver}; #{type}
 
-    | posterior | chains | us per leapfrog, one chain | leapfrogs per draw | ms per draw of all chains | draws per second | effective draws per second | dispatches per 100 draws |
+    | posterior | chains | us per leapfrog, one chain | leapfrogs per draw | ms per draw of all chains | \
+    draws per second | effective draws per second | dispatches per 100 draws |
     |---|---:|---:|---:|---:|---:|---:|---:|\
     """)
 

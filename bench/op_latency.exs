@@ -9,8 +9,8 @@ defmodule OpLatency do
   @moduledoc """
   Medians and 99th percentiles of single calls.
 
-  "recorded" rows time the call alone, which returns before the device has run; the device catches up between bursts of calls,
-  untimed. The other rows wait for the result.
+  "recorded" rows time the call alone, which returns before the device has run; the device catches up between bursts of
+  calls, untimed. The other rows wait for the result.
   """
 
   alias Nx.Vulkan.{NativeV, VulkanoBackend}
@@ -27,8 +27,8 @@ defmodule OpLatency do
     {:ok, info} = NativeV.device_describe()
 
     IO.puts("""
-    #{info.name}, #{info.driver}; Elixir #{System.version()}, OTP #{System.otp_release()}, Nx #{Application.spec(:nx, :vsn)}; \
-    #{System.schedulers_online()} CPU threads
+    #{info.name}, #{info.driver}; Elixir #{System.version()}, OTP #{System.otp_release()}, \
+    Nx #{Application.spec(:nx, :vsn)}; #{System.schedulers_online()} CPU threads
 
     | | median | 99 % | Nx.BinaryBackend | ratio |
     |---|---:|---:|---:|---:|\

@@ -9,7 +9,9 @@ defmodule Workloads do
   @log_2_over_pi -0.45158270528945486
   @heads 4
 
-  @doc "Shapes of the parameters of a transformer block of so many features: attention, then two layers four times as wide."
+  @doc """
+  Shapes of the parameters of a transformer block of so many features: attention, then two layers four times as wide.
+  """
   def block_shapes(d), do: [{d}, {d}, {d, 3 * d}, {d, d}, {d}, {d}, {d, 4 * d}, {4 * d}, {4 * d, d}, {d}]
 
   @doc "Mean square of a transformer block's result (pre-norm, causal, gelu) and its gradients."

@@ -8,8 +8,8 @@ Code.require_file("digits/network.exs", __DIR__)
 
 defmodule Digits do
   @moduledoc """
-  Trains `Digits.Network` on the images of `Digits.Data` with `Nx.Vulkan.Compiler` and tests it, then takes steps op by op, and the first ones on
-  `Nx.BinaryBackend` as well.
+  Trains `Digits.Network` on the images of `Digits.Data` with `Nx.Vulkan.Compiler` and tests it, then takes steps op by
+  op, and the first ones on `Nx.BinaryBackend` as well.
   """
 
   alias Digits.{Data, Network}
@@ -52,7 +52,8 @@ defmodule Digits do
     accuracy = accuracy(Network.classify(parameters, test_images), test_labels)
 
     IO.puts(
-      "test accuracy #{percent(accuracy)}; #{@steps} steps in #{format(train_us / 1.0e6, 1)} s, #{format(steps_per_s, 1)} a second"
+      "test accuracy #{percent(accuracy)}; #{@steps} steps in #{format(train_us / 1.0e6, 1)} s, " <>
+        "#{format(steps_per_s, 1)} a second"
     )
 
     faults =
@@ -123,7 +124,8 @@ defmodule Digits do
     filled = div(30 * step, @steps_per_epoch)
 
     IO.write(
-      "\repoch #{String.pad_leading("#{epoch}", 2)} [#{String.duplicate("#", filled)}#{String.duplicate(".", 30 - filled)}]"
+      "\repoch #{String.pad_leading("#{epoch}", 2)} " <>
+        "[#{String.duplicate("#", filled)}#{String.duplicate(".", 30 - filled)}]"
     )
   end
 

@@ -11,8 +11,8 @@ defmodule EightSchools do
 
       mu ~ N(0, 5), tau ~ HalfCauchy(0, 5), theta_tilde[j] ~ N(0, 1), y[j] ~ N(mu + tau theta_tilde[j], sigma[j])
 
-  with q = (mu, log tau, theta_tilde). `priv/shaders/src/nativev/eight_schools.comp` integrates K leapfrog steps of every chain
-  in one dispatch, gradient included.
+  with q = (mu, log tau, theta_tilde). `priv/shaders/src/nativev/eight_schools.comp` integrates K leapfrog steps of
+  every chain in one dispatch, gradient included.
   """
 
   alias EightSchools.HMC
@@ -49,8 +49,8 @@ defmodule EightSchools do
     draws_per_s = round(@settings[:chains] * total / (time_us / 1.0e6))
 
     IO.puts(
-      "step size #{format(samples.eps)}, #{@settings[:k_steps]} steps per trajectory, acceptance #{format(samples.accept_rate)}, " <>
-        "#{draws_per_s} draws per second, warm-up included"
+      "step size #{format(samples.eps)}, #{@settings[:k_steps]} steps per trajectory, " <>
+        "acceptance #{format(samples.accept_rate)}, #{draws_per_s} draws per second, warm-up included"
     )
 
     Enum.each(faults, &IO.puts(:stderr, "disagrees: #{&1}"))

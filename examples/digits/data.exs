@@ -1,12 +1,14 @@
 defmodule Digits.Data do
   @moduledoc """
-  The UCI optical digits (`examples/data/README.md`): 1,797 images of 8x8 pixels from 0 to 16, and the digit that each one shows.
+  The UCI optical digits (`examples/data/README.md`): 1,797 images of 8x8 pixels from 0 to 16, and the digit that each
+  one shows.
   """
 
   @file_name Path.expand("../data/digits.csv.gz", __DIR__)
 
   @doc """
-  Shuffles the images by a seed and cuts them in two: `{train, test}`, each `{images, labels}`, `{n, 64}` and `{n}` of type u8.
+  Shuffles the images by a seed and cuts them in two: `{train, test}`, each `{images, labels}`, `{n, 64}` and `{n}` of
+  type u8.
   """
   def split(train_count, seed) do
     rows = @file_name |> File.read!() |> :zlib.gunzip() |> String.split("\n", trim: true)

@@ -2,8 +2,8 @@ defmodule Digits.Network do
   @moduledoc """
   A classifier with one hidden layer, 64 pixels - 128 units - 10 digits, and its training by Adam (Kingma and Ba, 2015).
 
-  Parameters are `{w1, b1, w2, b2}`. The state of a training is `{parameters, means, squares, t}`: running averages of the
-  gradients and of their squares, shaped like the parameters, and the number of steps so far.
+  Parameters are `{w1, b1, w2, b2}`. The state of a training is `{parameters, means, squares, t}`: running averages of
+  the gradients and of their squares, shaped like the parameters, and the number of steps so far.
   """
 
   import Nx.Defn

@@ -2,8 +2,9 @@ defmodule EightSchools.HMC do
   @moduledoc """
   Hamiltonian Monte Carlo over K-step leapfrog chains: many Markov chains side by side, one dispatch per transition.
 
-  All chains share the step size and the diagonal of the inverse mass matrix. The warm-up adapts both from all chains together:
-  the step size by dual averaging towards an acceptance rate, the mass by the variance of the draws of a window.
+  All chains share the step size and the diagonal of the inverse mass matrix. The warm-up adapts both from all chains
+  together: the step size by dual averaging towards an acceptance rate, the mass by the variance of the draws of a
+  window.
   """
 
   alias Nx.Vulkan.NUTS.Diagnostics
@@ -19,7 +20,8 @@ defmodule EightSchools.HMC do
              [{q :: [float], p :: [float], logp :: float} | :diverged])
 
   @doc """
-  Draws from the density that `trajectories` moves in: it runs `k_steps` leapfrog steps of every chain and returns the last states.
+  Draws from the density that `trajectories` moves in: it runs `k_steps` leapfrog steps of every chain and returns the
+  last states.
 
   Options: `:chains`, `:d`, `:warmup`, `:draws` (per chain), `:k_steps`, `:target_accept`, `:seed`. Returns the draws as
   `[chain][draw][coordinate]`, the acceptance rate, the step size and the inverse mass matrix.

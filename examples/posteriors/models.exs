@@ -2,8 +2,9 @@ defmodule Posteriors do
   @moduledoc """
   Posteriors of which much is known, to test samplers with: log-densities, their data, and reference values.
 
-  `reference.json` says for each quantity its mean, standard deviation and quantiles, each with a Monte Carlo standard error (0 where it
-  is exact), and where they come from; `bench/peers/posteriors.py` wrote it. Both make the data by the same generator.
+  `reference.json` says for each quantity its mean, standard deviation and quantiles, each with a Monte Carlo standard
+  error (0 where it is exact), and where they come from; `bench/peers/posteriors.py` wrote it. Both make the data by the
+  same generator.
   """
 
   @names [:eight_schools, :logistic, :regime, :hierarchical, :funnel, :walk]
@@ -13,8 +14,9 @@ defmodule Posteriors do
   def names, do: @names
 
   @doc """
-  What a posterior is drawn with: `:log_density`, `:template`, `:options` for `Nx.Vulkan.NUTS.sample/3`, and `:quantities`, which maps the
-  draws to a map of tensors `{chains, draws}` with the names of the reference. All is of `type`, `:f64` or `:f32`.
+  What a posterior is drawn with: `:log_density`, `:template`, `:options` for `Nx.Vulkan.NUTS.sample/3`, and
+  `:quantities`, which maps the draws to a map of tensors `{chains, draws}` with the names of the reference. All is of
+  `type`, `:f64` or `:f32`.
   """
   def model(name, type \\ :f64)
 

@@ -61,7 +61,8 @@ defmodule Nx.Vulkan.LoweredTest do
           for fun <- [&Nx.exp/1, &Nx.sort/1], do: print.(fun.(x))
           print.(Nx.Defn.jit_apply(&Nx.add(Nx.divide(&1, 7), &1), [x], compiler: Nx.Vulkan.Compiler))
           n = Nx.multiply(Nx.subtract(Nx.iota({37}, type: :s64), 11), 123_456_789_012)
-          for m <- [Nx.multiply(n, n), Nx.quotient(n, 1_000_003), Nx.right_shift(n, 7), Nx.as_type(n, :f32)], do: print.(m)
+          for m <- [Nx.multiply(n, n), Nx.quotient(n, 1_000_003), Nx.right_shift(n, 7), Nx.as_type(n, :f32)],
+              do: print.(m)
           for type <- [:u8, :s8, :s16, :f16, :bf16, :f8, :f8_e4m3fn] do
             narrow = Nx.as_type(Nx.iota({5, 7}), type)
             print.(Nx.add(Nx.transpose(narrow), 3))

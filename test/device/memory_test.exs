@@ -249,7 +249,8 @@ defmodule Nx.Vulkan.Device.MemoryTest do
     defmodule Model do
       def sum(x), do: Nx.sum(x)
       def captures(large), do: &Nx.sum(Nx.add(large, &1))
-      def tell([_, _, what | _], _, %{name: name, reason: %{kind: kind}}, _), do: IO.puts("\#{what}: \#{kind}, \#{name}")
+      def tell([_, _, what | _], _, %{name: name, reason: %{kind: kind}}, _),
+        do: IO.puts("\#{what}: \#{kind}, \#{name}")
     end
 
     events = for event <- [:run, :compile], do: [:nx_vulkan, :compiler, event, :exception]

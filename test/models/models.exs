@@ -4,8 +4,8 @@ defmodule Nx.Vulkan.Models do
   @moduledoc """
   Small random configurations of Bumblebee's architectures, their weights and their inputs.
 
-  Weights and inputs are integers of at most 8 bits times a power of two, which f32, f16 and bf16 all hold: one result in
-  f32 is the reference for every type.
+  Weights and inputs are integers of at most 8 bits times a power of two, which f32, f16 and bf16 all hold: one result
+  in f32 is the reference for every type.
   """
 
   @compile {:no_warn_undefined, [Axon, Axon.ModelState]}
@@ -398,7 +398,8 @@ defmodule Nx.Vulkan.Models do
     Nx.Defn.Composite.traverse(container, &if(Nx.Type.float?(&1.type), do: Nx.as_type(&1, type), else: &1))
   end
 
-  # f32: lavapipe is within 2e-6 of the reference, which rounds f64 after each op. Other devices' functions are less exact.
+  # f32: lavapipe is within 2e-6 of the reference, which rounds f64 after each op. Other devices' functions are less
+  # exact.
   @f32 2.0e-5
 
   # The others: by how many halves of an ulp of the largest element one element may be off, and the root of the mean

@@ -1,10 +1,10 @@
 # The tests of Nx, Axon and Scholar. They take minutes, so they are left out otherwise:
 #
-#     mix test --only nx_suites               Nx on the backend
-#     mix test --only compiler_suites         those of Nx that use numerical definitions, on the backend and the compiler
-#     mix test --only quick_compiler_suites   those without gradients, whose hundreds of kernels take lavapipe minutes
-#     mix test --only axon_suites             Axon on both
-#     mix test --only scholar_suites          Scholar on both
+#     mix test --only nx_suites              Nx on the backend
+#     mix test --only compiler_suites        those of Nx that use numerical definitions, on the backend and the compiler
+#     mix test --only quick_compiler_suites  those without gradients, whose hundreds of kernels take lavapipe minutes
+#     mix test --only axon_suites            Axon on both
+#     mix test --only scholar_suites         Scholar on both
 alias Nx.Vulkan.Suites
 alias Nx.Vulkan.Suites.Differences
 

@@ -138,8 +138,8 @@ defmodule Nx.Vulkan.Conformance do
         at_inputs = for t <- inputs, Nx.size(t) == Nx.size(actual), do: Enum.at(Nx.to_flat_list(t), at)
 
         flunk("""
-        #{length(wrong)} of #{length(pairs)} elements of #{Nx.Type.to_string(expected.type)}#{inspect(expected.shape)} differ, \
-        the first at #{at}: got #{inspect(a)}, expected #{inspect(e)}, from #{inspect(at_inputs)}
+        #{length(wrong)} of #{length(pairs)} elements of #{Nx.Type.to_string(expected.type)}#{inspect(expected.shape)} \
+        differ, the first at #{at}: got #{inspect(a)}, expected #{inspect(e)}, from #{inspect(at_inputs)}
         """)
       end
     end

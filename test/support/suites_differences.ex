@@ -14,7 +14,8 @@ defmodule Nx.Vulkan.Suites.Differences do
     narrow: "Nx.BinaryBackend cuts bits off when it writes bf16, we round to nearest",
     lavapipe: "lavapipe takes 0 - x for -x, which shows where x is 0; passes on GPUs",
     chaotic:
-      "hundreds of steps from a random start multiply the last digit, so that Nx.BinaryBackend and the evaluator end elsewhere, too",
+      "hundreds of steps from a random start multiply the last digit, so that Nx.BinaryBackend and the evaluator " <>
+        "end elsewhere, too",
     digits: "compares floats by their bits, and one differs in the last place",
     options: "asserts that Nx.Serving passes no options on, and the default compiler is one",
     examples: "the example has the digits and signs that the SVD and the loops of an earlier Nx.BinaryBackend end at",
@@ -49,8 +50,8 @@ defmodule Nx.Vulkan.Suites.Differences do
     ],
     "test/nx/defn/grad_test.exs" => [
       constants: [
-        "test multi-tensor ops with captured closure tensors reduce and window_reduce raise their documented no-grad error, " <>
-          "not a dispatch crash",
+        "test multi-tensor ops with captured closure tensors reduce and window_reduce raise their documented " <>
+          "no-grad error, not a dispatch crash",
         "test multi-tensor ops with captured closure tensors clip grad wrt min and max with a captured target",
         "test multi-tensor ops with captured closure tensors put_slice grad wrt the update with a captured target",
         "test vectorization composed: sigmoid(x @ w + b) (exercises composed chain with captures)",

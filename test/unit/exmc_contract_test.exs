@@ -76,7 +76,8 @@ defmodule Nx.Vulkan.ExmcContractTest do
   @tag :tmp_dir
   test "shaders in a folder and under a name of the caller's", %{tmp_dir: folder} do
     glsl =
-      "#version 460\nlayout(local_size_x = 1) in;\nlayout(set = 0, binding = 0) buffer Out { float x; };\nvoid main() { x = 1.0; }\n"
+      "#version 460\nlayout(local_size_x = 1) in;\nlayout(set = 0, binding = 0) buffer Out { float x; };\n" <>
+        "void main() { x = 1.0; }\n"
 
     case Shader.compile(glsl, cache_dir: folder, key: "mine") do
       {:ok, path} ->

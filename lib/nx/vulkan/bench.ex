@@ -42,24 +42,24 @@ defmodule Nx.Vulkan.Bench do
 
   A row is one call of a compiled numerical definition, but for uploads and downloads. Its size is the largest power of
   two whose call takes up to a tenth of `--seconds` and a quarter of the device's memory. The *time* is that of a call
-  where calls follow one another, the median of five batches; what is "each waited for" has the answer on the host before
-  the next call begins. So it is the clock of the host, and what the host does for a call is part of it.
+  where calls follow one another, the median of five batches; what is "each waited for" has the answer on the host
+  before the next call begins. So it is the clock of the host, and what the host does for a call is part of it.
 
   *Per second* are bytes (B/s) or floating-point operations (FLOP/s; a fused multiply-add is two) in units of powers of
-  1,000. Counted is what the row has to do at least: to read each input once and to write each result, or the products of
-  the definition. Sizes such as `64 Mi` are in powers of 1,024.
+  1,000. Counted is what the row has to do at least: to read each input once and to write each result, or the products
+  of the definition. Sizes such as `64 Mi` are in powers of 1,024.
 
   *Of its limit* is the share of what bounds the row. `copies` is what the fastest copy within the device's memory reads
   and writes; `f32` a kernel of nothing but fused multiply-adds; both are measured first, unless
   `config :nx_vulkan, :profile_limits` says them. `f16` and `bf16` are products of f16 on matrix units where these are
   used: what `mix nx_vulkan.calibrate` has measured, and no share is told before it did. Elsewhere narrow types are
-  computed in f32. A share above 100 % is possible: products of f32 on matrix units are faster than fma, and what lies in
-  a cache is faster than memory. Sorts, scans, transforms and updates have to move their elements more than once, so
+  computed in f32. A share above 100 % is possible: products of f32 on matrix units are faster than fma, and what lies
+  in a cache is faster than memory. Sorts, scans, transforms and updates have to move their elements more than once, so
   their shares are small everywhere. What the way to the host could carry is not known, so transfers have no share.
 
   Each row is also computed in small and compared with `Nx.BinaryBackend`. One that differs is marked `WRONG` with the
-  first number that does, and the exit status is 1: then the driver is at fault, or this library. A row that does not fit
-  into memory is left out, and told.
+  first number that does, and the exit status is 1: then the driver is at fault, or this library. A row that does not
+  fit into memory is left out, and told.
 
   ## The object
 

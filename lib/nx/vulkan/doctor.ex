@@ -35,8 +35,8 @@ defmodule Nx.Vulkan.Doctor do
         ...
       All is well.
 
-  Nothing of Vulkan is called in the VM that asks, but in another one: a driver that crashes or hangs there is named, and
-  left out of the rest.
+  Nothing of Vulkan is called in the VM that asks, but in another one: a driver that crashes or hangs there is named,
+  and left out of the rest.
 
   ## The object
 

@@ -89,7 +89,9 @@ defmodule Nx.Vulkan.Library do
     #{said}
 
     The libraries of this version are at #{url}
-    A download is kept in #{downloads()}, from where the next one takes it without a network. Files can be put there by hand; delete one that does not fit its checksum. RUSTLER_PRECOMPILED_GLOBAL_CACHE_PATH names another folder.
+    A download is kept in #{downloads()}, from where the next one takes it without a network. \
+    Files can be put there by hand; delete one that does not fit its checksum. \
+    RUSTLER_PRECOMPILED_GLOBAL_CACHE_PATH names another folder.
 
     #{to_build()}
     """

@@ -32,9 +32,9 @@ defmodule Nx.Vulkan.Profile do
 
   says it, in bytes and operations per second. So shares of f64 and of matrix units mean little.
 
-  With `NX_VULKAN_STATISTICS=1` in the environment, a line for each kernel follows with what the driver's compiler made of
-  it, where the driver tells (`VK_KHR_pipeline_executable_properties`): registers, spills, shared memory, subgroups at
-  once, instructions, estimated cycles. Asking makes kernels compile slower.
+  With `NX_VULKAN_STATISTICS=1` in the environment, a line for each kernel follows with what the driver's compiler made
+  of it, where the driver tells (`VK_KHR_pipeline_executable_properties`): registers, spills, shared memory, subgroups
+  at once, instructions, estimated cycles. Asking makes kernels compile slower.
   """
 
   alias Nx.Vulkan.{Devices, NativeV}

@@ -374,11 +374,12 @@ fn enumerant(kind: OperandKind, word: u32) -> Option<Operand> {
         };
     }
     by_kind!(
-        values: AccessQualifier AddressingModel BuiltIn Capability ComponentType CooperativeMatrixLayout CooperativeMatrixUse
-            CooperativeVectorMatrixLayout Decoration Dim ExecutionMode ExecutionModel FPDenormMode FPEncoding FPOperationMode FPRoundingMode
-            FunctionParameterAttribute GroupOperation ImageChannelDataType ImageChannelOrder ImageFormat LinkageType MemoryModel
-            OverflowModes PackedVectorFormat QuantizationModes Scope SourceLanguage StorageClass TensorClampMode;
-        bits: CooperativeMatrixOperands CooperativeMatrixReduce FPFastMathMode FunctionControl ImageOperands LoopControl MemorySemantics
-            RawAccessChainOperands SelectionControl TensorAddressingOperands
+        values: AccessQualifier AddressingModel BuiltIn Capability ComponentType CooperativeMatrixLayout
+            CooperativeMatrixUse CooperativeVectorMatrixLayout Decoration Dim ExecutionMode ExecutionModel FPDenormMode
+            FPEncoding FPOperationMode FPRoundingMode FunctionParameterAttribute GroupOperation ImageChannelDataType
+            ImageChannelOrder ImageFormat LinkageType MemoryModel OverflowModes PackedVectorFormat QuantizationModes
+            Scope SourceLanguage StorageClass TensorClampMode;
+        bits: CooperativeMatrixOperands CooperativeMatrixReduce FPFastMathMode FunctionControl ImageOperands LoopControl
+            MemorySemantics RawAccessChainOperands SelectionControl TensorAddressingOperands
     )
 }

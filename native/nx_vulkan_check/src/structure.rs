@@ -172,7 +172,8 @@ impl<'m> Structure<'m> {
                 };
                 if continues == to && from != to {
                     let reason = format!(
-                        "the loop of header {} is its own continue target, so it must lead back to itself without another block",
+                        "the loop of header {} is its own continue target, so it must lead back to itself without \
+                         another block",
                         self.label(to)
                     );
                     return self.fault(from, &reason);

@@ -213,7 +213,10 @@ impl Types {
         };
         if let Some(declared) = self.type_of_instruction(module, instruction)? {
             if let Some(earlier) = self.types.get(&result)
-                && !matches!((earlier, &declared), (Type::Pointer { class: a, .. }, Type::Pointer { class: b, .. }) if a == b)
+                && !matches!(
+                    (earlier, &declared),
+                    (Type::Pointer { class: a, .. }, Type::Pointer { class: b, .. }) if a == b
+                )
             {
                 return Err(format!("id {result} is declared twice"));
             }

@@ -66,7 +66,8 @@ fn logistic(engine: &Arc<Engine>, dtype: DType, [n, d]: [u64; 2], form: Form) ->
         times.sort();
         recorded.sort();
         println!(
-            "{n} x {d} {dtype} {form:?}: {chains:2} chains {:.2} us per step of each, {:.2} us per step of all, recorded in {:.1?}, {submissions} submissions",
+            "{n} x {d} {dtype} {form:?}: {chains:2} chains {:.2} us per step of each, {:.2} us per step of all, \
+             recorded in {:.1?}, {submissions} submissions",
             times[2].as_secs_f64() * 1e6 / (f64::from(STEPS) * chains as f64),
             times[2].as_secs_f64() * 1e6 / f64::from(STEPS),
             recorded[2],

@@ -341,7 +341,8 @@ impl Bench {
                 _ => 0.0,
             };
             println!(
-                "{{\"shape\": \"{}\", \"tile\": \"{tile}\", \"splits\": {}, \"us\": {us:.2}, \"tflops\": {:.2}, \"model\": {model:.0}, \"error\": {error:.2}}}",
+                "{{\"shape\": \"{}\", \"tile\": \"{tile}\", \"splits\": {}, \"us\": {us:.2}, \"tflops\": {:.2}, \
+                 \"model\": {model:.0}, \"error\": {error:.2}}}",
                 s.name,
                 way.splits,
                 work / us
@@ -355,7 +356,8 @@ impl Bench {
         }
         let tile = name(&chosen.tiling);
         println!(
-            "{{\"shape\": \"{}\", \"best\": \"{}\", \"us\": {:.2}, \"tflops\": {:.2}, \"chosen\": \"{tile} in {}\", \"chosen_us\": {at_choice:.2}}}",
+            "{{\"shape\": \"{}\", \"best\": \"{}\", \"us\": {:.2}, \"tflops\": {:.2}, \"chosen\": \"{tile} in {}\", \
+             \"chosen_us\": {at_choice:.2}}}",
             s.name,
             best.1,
             best.0,

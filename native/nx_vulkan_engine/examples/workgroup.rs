@@ -127,7 +127,8 @@ fn chain(engine: &Arc<Engine>, name: &str, model: &Program, data: &[Vec<f64>], c
     let (first, time) = time_of(STEPS)?;
     let (_, long) = time_of(8 * STEPS)?;
     println!(
-        "{name} {dtype}: {chains:4} chains of {STEPS} steps {time:9.1?} with the wait, {:.2} us per step; {:.2} us for each further step; first {first:.1?}",
+        "{name} {dtype}: {chains:4} chains of {STEPS} steps {time:9.1?} with the wait, {:.2} us per step; {:.2} us for \
+         each further step; first {first:.1?}",
         time.as_secs_f64() * 1e6 / f64::from(STEPS),
         (long.as_secs_f64() - time.as_secs_f64()) * 1e6 / f64::from(7 * STEPS)
     );

@@ -57,7 +57,9 @@ fn failure(key: usize, name: &'static CStr, results: &[vk::Result]) -> Option<vk
 
 /// Calls that may fail: the function here, its name, what it creates, the results that it may have, and its parameters.
 macro_rules! calls {
-    ($($function:ident $name:literal $kind:expr, $results:expr, ($handle:ident: $of:ty $(, $arg:ident: $ty:ty)*);)*) => {
+    ($(
+        $function:ident $name:literal $kind:expr, $results:expr, ($handle:ident: $of:ty $(, $arg:ident: $ty:ty)*);
+    )*) => {
         $(
             unsafe extern "system" fn $function($handle: $of $(, $arg: $ty)*) -> vk::Result {
                 let key = $handle.key();
@@ -67,9 +69,10 @@ macro_rules! calls {
                 let Some((_, next)) = next(key, $name) else { return vk::Result::ERROR_UNKNOWN };
                 // SAFETY: the next layer's function of this name has these parameters, which are handed on.
                 let result = unsafe {
-                    transmute::<unsafe extern "system" fn(), unsafe extern "system" fn($of $(, $ty)*) -> vk::Result>(next)(
-                        $handle $(, $arg)*
-                    )
+                    transmute::<
+                        unsafe extern "system" fn(),
+                        unsafe extern "system" fn($of $(, $ty)*) -> vk::Result,
+                    >(next)($handle $(, $arg)*)
                 };
                 let kind: Option<Kind> = $kind;
                 if let (vk::Result::SUCCESS, Some(kind)) = (result, kind) {
@@ -161,9 +164,10 @@ macro_rules! ends {
                 let Some((_, next)) = next(device.key(), $name) else { return };
                 // SAFETY: the next layer's function of this name has these parameters, which are handed on.
                 unsafe {
-                    transmute::<unsafe extern "system" fn(), unsafe extern "system" fn(vk::Device, $ty, Allocator)>(next)(
-                        device, object, with,
-                    );
+                    transmute::<
+                        unsafe extern "system" fn(),
+                        unsafe extern "system" fn(vk::Device, $ty, Allocator),
+                    >(next)(device, object, with);
                 }
                 if vk::Handle::as_raw(object) != 0 {
                     vanishes($kind);

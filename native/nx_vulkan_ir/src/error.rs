@@ -45,8 +45,8 @@ pub enum Error {
 
     /// No way to run a function takes as little memory as it may.
     #[error(
-        "a run takes {needed_bytes} bytes at least besides its arguments, and the option memory, or what the device has \
-         beside them, allows {budget_bytes}: allow more, or give it smaller batches"
+        "a run takes {needed_bytes} bytes at least besides its arguments, and the option memory, or what the device \
+         has beside them, allows {budget_bytes}: allow more, or give it smaller batches"
     )]
     OverBudget { needed_bytes: u64, budget_bytes: u64 },
 
@@ -64,8 +64,8 @@ pub enum Error {
 
     /// The device completed nothing for so long as the user lets a thread wait. What it runs goes on.
     #[error(
-        "expected the device to complete some of its work within the time limit of {} ms, but it completed none; it may \
-         still do so: ask again, or raise NX_VULKAN_TIME_LIMIT or config :nx_vulkan, :time_limit",
+        "expected the device to complete some of its work within the time limit of {} ms, but it completed none; it \
+         may still do so: ask again, or raise NX_VULKAN_TIME_LIMIT or config :nx_vulkan, :time_limit",
         limit.as_millis()
     )]
     TimedOut { limit: Duration },

@@ -311,7 +311,8 @@ mod tests {
             ("b/rest.rs", "pub struct R;"),
             (
                 "c.rs",
-                "fn f() -> impl Sized + use<> { let q = ('\"', \"crate::d \\\" \", r#\"\"crate::d\"#); crate::a::g(q) }",
+                "fn f() -> impl Sized + use<> { let q = ('\"', \"crate::d \\\" \", r#\"\"crate::d\"#); \
+                 crate::a::g(q) }",
             ),
             ("d.rs", "use crate::b::R; use std::fmt; fn f(c: crate::c::C) {}"),
         ];

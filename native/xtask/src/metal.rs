@@ -49,7 +49,8 @@ pub fn all(root: &Path, folders: &[&str]) -> Result<String, Vec<Error>> {
         return Err(errors);
     }
     Ok(format!(
-        "metal: {converted} modules convert, {lowered} without doubles; not {refused} for cooperative matrices, nor {libraries} libraries"
+        "metal: {converted} modules convert, {lowered} without doubles; not {refused} for cooperative matrices, nor \
+         {libraries} libraries"
     ))
 }
 

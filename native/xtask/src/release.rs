@@ -1,6 +1,6 @@
-//! `cargo xtask release`: what a release consists of. An archive of the native library for each target, by the name under
-//! which rustler_precompiled looks for it, its debug symbols in another, and the two files that make a checkout the
-//! package of the release: the checksums, and where the archives lie.
+//! `cargo xtask release`: what a release consists of. An archive of the native library for each target, by the name
+//! under which rustler_precompiled looks for it, its debug symbols in another, and the two files that make a checkout
+//! the package of the release: the checksums, and where the archives lie.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
@@ -160,7 +160,8 @@ fn glibc(target: &str, library: &[u8]) -> Result<()> {
     }
 }
 
-/// The newest version of glibc that a library names. The versions that it needs stand as text among its dynamic strings.
+/// The newest version of glibc that a library names. The versions that it needs stand as text among its dynamic
+/// strings.
 fn newest_glibc(library: &[u8]) -> Option<Version> {
     const WORD: &[u8] = b"GLIBC_";
     let places = library.windows(WORD.len()).enumerate().filter(|(_, window)| *window == WORD);

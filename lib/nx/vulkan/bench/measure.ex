@@ -125,8 +125,8 @@ defmodule Nx.Vulkan.Bench.Measure do
   end
 
   @doc """
-  The size that is tried after `n`, at which a call took `once_s`: as many times twice as large as `target_s`, the memory
-  and the row allow. It is `n` where that is to be measured.
+  The size that is tried after `n`, at which a call took `once_s`: as many times twice as large as `target_s`, the
+  memory and the row allow. It is `n` where that is to be measured.
   """
   def next_size(row, n, once_s, target_s, memory_bytes) do
     doublings = trunc(:math.log2(max(target_s / once_s, 1)) / row.grows)

@@ -43,7 +43,8 @@ defmodule Nx.Vulkan.Bench.Svg do
       ~s(<title id="title">#{title}</title>\n<style>\n#{@style}</style>\n),
       ~s(<rect class="paper" width="#{@width}" height="#{height}"/>\n),
       ~s(<text class="title" x="16" y="26">#{title}</text>\n),
-      ~s(<text class="quiet" x="16" y="46">#{escape(device.driver)}. Bars: share of what bounds the row#{note(scale)}</text>\n),
+      ~s(<text class="quiet" x="16" y="46">#{escape(device.driver)}. ),
+      ~s(Bars: share of what bounds the row#{note(scale)}</text>\n),
       grid(scale, height),
       rows |> Enum.with_index() |> Enum.map(fn {row, at} -> row(row, @top + @line * at, scale) end),
       "</svg>\n"

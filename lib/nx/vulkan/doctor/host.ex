@@ -87,7 +87,8 @@ defmodule Nx.Vulkan.Doctor.Host do
   defp secret?(name), do: name =~ ~r/KEY|TOKEN|SECRET|PASS|CRED|AUTH/i
 
   @doc """
-  The manifests of drivers that the loader reads, by its rules. On Windows it asks the registry, and there are none here.
+  The manifests of drivers that the loader reads, by its rules. On Windows it asks the registry, and there are none
+  here.
   """
   def drivers do
     chosen = list("VK_DRIVER_FILES") || list("VK_ICD_FILENAMES")

@@ -57,8 +57,9 @@ defmodule Nx.Vulkan.Doctor.Probe do
   end
 
   @eval """
-  [F] = init:get_plain_arguments(), {ok, B} = file:read_file(F), T = binary_to_term(B), code:add_pathsa(maps:get(paths, T)),
-  {ok, _} = application:ensure_all_started(elixir), 'Elixir.Nx.Vulkan.Doctor.Probe':stages(T).
+  [F] = init:get_plain_arguments(), {ok, B} = file:read_file(F), T = binary_to_term(B),
+  code:add_pathsa(maps:get(paths, T)), {ok, _} = application:ensure_all_started(elixir),
+  'Elixir.Nx.Vulkan.Doctor.Probe':stages(T).
   """
 
   defp vm(task, opts) do

@@ -41,10 +41,12 @@ defmodule Nx.Vulkan.Doctor.Problems do
     remedy =
       case source do
         "built" ->
-          "build it on this system, or on one with the same C library and processor: `mix deps.compile nx_vulkan --force`"
+          "build it on this system, or on one with the same C library and processor: " <>
+            "`mix deps.compile nx_vulkan --force`"
 
         "precompiled" ->
-          "build it on this system, with Rust (https://rustup.rs): `NX_VULKAN_BUILD=1 mix deps.compile nx_vulkan --force`"
+          "build it on this system, with Rust (https://rustup.rs): " <>
+            "`NX_VULKAN_BUILD=1 mix deps.compile nx_vulkan --force`"
       end
 
     error("library", "the native library can't be loaded: #{why}", remedy)
@@ -82,8 +84,8 @@ defmodule Nx.Vulkan.Doctor.Problems do
         error(
           "driver",
           "the driver of #{manifest} #{ended}, and is left out here",
-          "update it, or leave it out: VK_DRIVER_FILES with the manifests of the others, or VK_LOADER_DRIVERS_DISABLE=" <>
-            "#{Path.basename(manifest)}"
+          "update it, or leave it out: VK_DRIVER_FILES with the manifests of the others, or " <>
+            "VK_LOADER_DRIVERS_DISABLE=#{Path.basename(manifest)}"
         )
 
       _driver ->

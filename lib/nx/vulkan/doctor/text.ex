@@ -219,7 +219,8 @@ defmodule Nx.Vulkan.Doctor.Text do
   defp replace(text, folder, with), do: String.replace(text, folder, with)
 
   # Words that this itself uses are no secrets, and would be missed.
-  @words ~w(root user host localhost vulkan nvidia mesa linux debian ubuntu fedora alpine arch cpu gpu amd intel nx elixir)
+  @words ~w(root user host localhost vulkan nvidia mesa linux debian ubuntu fedora alpine arch cpu gpu amd
+            intel nx elixir)
 
   defp name(text, name, with) do
     if name in [nil, ""] or String.length(name) < 3 or String.downcase(name) in @words,

@@ -68,8 +68,9 @@ defmodule Nx.Vulkan.ChainTrace do
 
   defp next([{recorded, _result} | _rest], call, count) do
     raise ArgumentError,
-          "dispatch #{count} of the replay is not the recorded one: expected {k, bytes of q, bytes of extras, push} to be " <>
-            "#{inspect(recorded)}, got: #{inspect(call)}; give replay the function that was recorded, with the same random key"
+          "dispatch #{count} of the replay is not the recorded one: expected {k, bytes of q, bytes of extras, push} " <>
+            "to be #{inspect(recorded)}, got: #{inspect(call)}; give replay the function that was recorded, " <>
+            "with the same random key"
   end
 
   defp next([], _call, count) do

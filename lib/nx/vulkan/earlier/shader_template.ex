@@ -145,7 +145,8 @@ defmodule Nx.Vulkan.ShaderTemplate do
 
     if push_bytes(spec) > @max_push_bytes do
       refuse(
-        "#{spec.name}: #{length(fields)} parameters take #{push_bytes(spec)} bytes of push data, more than #{@max_push_bytes}"
+        "#{spec.name}: #{length(fields)} parameters take #{push_bytes(spec)} bytes of push data, " <>
+          "more than #{@max_push_bytes}"
       )
     end
 

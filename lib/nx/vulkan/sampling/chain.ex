@@ -466,7 +466,8 @@ defmodule Nx.Vulkan.Chain do
       got = if is_integer(number), do: "an integer of #{length(Integer.digits(number))} digits", else: number
 
       raise ArgumentError,
-            "expected :step_size to be a number that #{Nx.Type.to_string(chain.type)}, the type of the chain, holds, got: #{got}"
+            "expected :step_size to be a number that #{Nx.Type.to_string(chain.type)}, the type of the chain, " <>
+              "holds, got: #{got}"
     end
 
     step_size(chain, Nx.tensor(number, type: chain.type, backend: B), batch)

@@ -223,7 +223,8 @@ defmodule Nx.Vulkan.NUTS do
 
     if step_size < least or step_size > most do
       raise ArgumentError,
-            "expected :step_size from #{least} to #{most} for parameters of #{Nx.Type.to_string(type)}, got: #{step_size}"
+            "expected :step_size from #{least} to #{most} for parameters of #{Nx.Type.to_string(type)}, " <>
+              "got: #{step_size}"
     end
   end
 

@@ -132,8 +132,8 @@ pub fn shared_buffer(pool: &Arc<DevicePool>, size_bytes: u64) -> Result<Buffer, 
 /// The buffer of another process.
 ///
 /// # Safety
-/// `file` comes from the same driver and device, where [`shared_buffer`] exported it, with this type of memory and these
-/// sizes: the driver does not compare them.
+/// `file` comes from the same driver and device, where [`shared_buffer`] exported it, with this type of memory and
+/// these sizes: the driver does not compare them.
 pub unsafe fn imported_buffer(
     pool: &Arc<DevicePool>,
     file: File,

@@ -301,8 +301,8 @@ impl Stream {
         self.bind(&mut recorder, cmd, launch.pipeline);
         let measures = self.begin_measure(&recorder, cmd);
         let fns = &self.open.device.fns().v1_0;
-        // SAFETY: the command buffer is being recorded, under the lock; the set was allocated for this pipeline's layout
-        // and lives until the slot is recycled. Push constants and group counts fit by the contract
+        // SAFETY: the command buffer is being recorded, under the lock; the set was allocated for this pipeline's
+        // layout and lives until the slot is recycled. Push constants and group counts fit by the contract
         // (VUID-vkCmdPushConstants-offset-01795, VUID-vkCmdDispatch-groupCountX-00386).
         unsafe {
             if !launch.bindings.is_empty() {

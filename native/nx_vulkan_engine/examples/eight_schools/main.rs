@@ -60,7 +60,8 @@ fn print(samples: &Samples, seconds: f64) -> ExitCode {
     let draws_per_s = (SETTINGS.chains * (SETTINGS.warmup + SETTINGS.draws)) as f64 / seconds;
     println!("diagonal of the inverse mass matrix: {:.2?}", samples.inv_mass);
     println!(
-        "step size {:.3}, {} steps per trajectory, acceptance {:.3}, {draws_per_s:.0} draws per second, warm-up included",
+        "step size {:.3}, {} steps per trajectory, acceptance {:.3}, {draws_per_s:.0} draws per second, warm-up \
+         included",
         samples.eps, SETTINGS.k_steps, samples.accept_rate
     );
     for fault in &report.faults {

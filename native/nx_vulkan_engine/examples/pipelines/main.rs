@@ -126,7 +126,8 @@ fn run(file: Option<&str>, part: Option<&str>) -> std::result::Result<Outcome, B
     let found = engine.pipelines();
     let spilling = found.iter().filter(|p| p.statistics().is_some_and(report::spills)).count();
     eprintln!(
-        "{}: {} pipelines of {} programs and modules in {:.0} s, {spilling} spill or have scratch memory, {} unsupported, {} failed",
+        "{}: {} pipelines of {} programs and modules in {:.0} s, {spilling} spill or have scratch memory, \
+         {} unsupported, {} failed",
         engine.info().name,
         found.len(),
         outcome.compiled,

@@ -81,7 +81,8 @@ fn tiles(page: &mut String, tiles: &[OfTile]) -> std::fmt::Result {
     }
     writeln!(
         page,
-        "\n## Tiles of products\nCycles of 1000 multiplications as the compiler counts them; `*` is what large products take.\n"
+        "\n## Tiles of products\nCycles of 1000 multiplications as the compiler counts them; `*` is what large \
+         products take.\n"
     )?;
     writeln!(page, "| tile | own | teams x depth | type | registers | spilled | subgroups | cycles |")?;
     writeln!(page, "|---|---|---|---|---:|---:|---:|---:|")?;
@@ -114,8 +115,8 @@ fn rows(page: &mut String, rows: &[OfRows]) -> std::fmt::Result {
     }
     writeln!(
         page,
-        "\n## Rows\nInvocations of a row, and cycles of all of them as the compiler counts them: as chosen, and with the \
-         fewest cycles of a quarter to four times as many, without spills. Memory takes as many at least.\n"
+        "\n## Rows\nInvocations of a row, and cycles of all of them as the compiler counts them: as chosen, and with \
+         the fewest cycles of a quarter to four times as many, without spills. Memory takes as many at least.\n"
     )?;
     writeln!(page, "| kernel | elements | invocations | cycles | best | cycles | memory |")?;
     writeln!(page, "|---|---:|---:|---:|---:|---:|---:|")?;

@@ -145,8 +145,8 @@ fn fitting(program: &Program) -> Result<Program> {
     let largest = program.inputs.iter().chain(program.results()).map(Type::elements).max().unwrap_or(0);
     if program.size() > MAX_INSTRUCTIONS || largest > MAX_ELEMENTS {
         return needs(format!(
-            "a log-density of at most {MAX_INSTRUCTIONS} instructions and values of {MAX_ELEMENTS} elements in one workgroup, not {} \
-             instructions and values of {largest} (which the form :device takes)",
+            "a log-density of at most {MAX_INSTRUCTIONS} instructions and values of {MAX_ELEMENTS} elements in one \
+             workgroup, not {} instructions and values of {largest} (which the form :device takes)",
             program.size()
         ));
     }

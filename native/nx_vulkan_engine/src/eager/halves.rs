@@ -1,8 +1,8 @@
 //! Ops on tensors of which no launch reaches all, as ops on halves.
 //!
 //! Kernels that walk over rows take parts of them where they are launched. Here is what holds for whole ops: axes whose
-//! elements don't depend on each other, sources that indices choose from, targets of updates, updates, sums of products,
-//! and in the folder orders, transforms, and windows.
+//! elements don't depend on each other, sources that indices choose from, targets of updates, updates, sums of
+//! products, and in the folder orders, transforms, and windows.
 
 mod order;
 mod scatter;
@@ -70,8 +70,8 @@ pub fn halves(
     }
 }
 
-/// Runs an op whose working memory no launch reaches: of matrices and transforms by halves of their batches, where there
-/// are several, one transform by its parts, and windows over less with its padding.
+/// Runs an op whose working memory no launch reaches: of matrices and transforms by halves of their batches, where
+/// there are several, one transform by its parts, and windows over less with its padding.
 pub fn of_working_memory(
     engine: &Arc<Engine>,
     op: &Op,

@@ -1,9 +1,10 @@
 //! Loops and branches of executables: what is captured of them, and how the host drives the rest.
 //!
 //! A loop with few known iterations is captured iteration by iteration. Branches are captured both, behind gates: words
-//! in memory, or group counts there, say whether launches run, and a kernel before them writes zeros for the branch that
-//! is not taken. Of other loops an iteration is captured, gated likewise, which does nothing once the condition has
-//! failed, so that the host looks at the condition now and then only. Where an op must read values, the host decides.
+//! in memory, or group counts there, say whether launches run, and a kernel before them writes zeros for the branch
+//! that is not taken. Of other loops an iteration is captured, gated likewise, which does nothing once the condition
+//! has failed, so that the host looks at the condition now and then only. Where an op must read values, the host
+//! decides.
 
 use std::cell::Cell;
 use std::collections::VecDeque;

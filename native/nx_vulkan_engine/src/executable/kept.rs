@@ -1,5 +1,5 @@
-//! Copies of inputs in other layouts and types, as matrix units and windows read them, which a program makes of the same
-//! weights in every run: they are kept with the memory of an input that comes again while others change.
+//! Copies of inputs in other layouts and types, as matrix units and windows read them, which a program makes of the
+//! same weights in every run: they are kept with the memory of an input that comes again while others change.
 //!
 //! They go with that memory, when something writes it, and when memory is short.
 

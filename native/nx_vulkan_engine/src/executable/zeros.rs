@@ -1,5 +1,5 @@
-//! Words that kernels raise, as whether an operand has elements that matrix units can't take: one fill makes zeros of all
-//! that a batch has.
+//! Words that kernels raise, as whether an operand has elements that matrix units can't take: one fill makes zeros of
+//! all that a batch has.
 
 use std::collections::HashSet;
 
@@ -13,8 +13,8 @@ use super::parts::Parts;
 /// What is larger is no word or two that kernels raise.
 const MAX_BYTES: u64 = 16;
 
-/// The commands with one fill in the place of many, which writes all of their buffers, the sizes of buffers, the last of
-/// which the fill's parts lie in, and these parts; none where there are too few.
+/// The commands with one fill in the place of many, which writes all of their buffers, the sizes of buffers, the last
+/// of which the fill's parts lie in, and these parts; none where there are too few.
 pub(super) fn filled_at_once(
     commands: &[Command],
     sizes: &[u64],

@@ -72,7 +72,8 @@ impl Call<'_> {
         let limit = self.engine.caps().max_storage_buffer_range_bytes;
         match sizes_bytes.max() {
             Some(size) if size > limit => self.refuse(&format!(
-                "a buffer of {size} bytes, but the device binds at most {limit} (maxStorageBufferRange): ask for {ask_for} in one call"
+                "a buffer of {size} bytes, but the device binds at most {limit} (maxStorageBufferRange): ask for \
+                 {ask_for} in one call"
             )),
             _ => Ok(()),
         }

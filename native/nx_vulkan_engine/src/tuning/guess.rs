@@ -399,9 +399,9 @@ const CPU_SLOWNESS: u64 = 8;
 /// and read a number. A step of training takes some 3 percent longer for half its memory.
 const RECOMPUTE: Recompute = Recompute { flops_per_byte: 16, shares: 1, most_per_byte: 6, most_instructions: 96 };
 
-/// The most vectors for which a kernel computes the matrix: 14336 x 4096 from four bits takes 36 us by one and 45 by four
-/// on an H200. On an H100, where elements were rounded to bf16, it took 59 and 75, by way of memory 139 and 129, and by
-/// eight 188 and 141.
+/// The most vectors for which a kernel computes the matrix: 14336 x 4096 from four bits takes 36 us by one and 45 by
+/// four on an H200. On an H100, where elements were rounded to bf16, it took 59 and 75, by way of memory 139 and 129,
+/// and by eight 188 and 141.
 const MOST_DERIVED: u64 = 4;
 
 pub(super) fn programs(kind: DeviceKind, max_invocations: u32) -> Programs {

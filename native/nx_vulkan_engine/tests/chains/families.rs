@@ -318,7 +318,8 @@ fn results_above_the_largest_storage_buffer_are_refused_by_their_limit() {
             Request { real: Real::F32, batched, q: &zeros, p: &zeros, extras: &zeros, push: &push, k: u64::from(k) };
         let found = run(&raw, &shader(name), &request);
         let expected = format!(
-            "a buffer of {} bytes, but the device binds at most {limit} (maxStorageBufferRange): ask for {ask_for} in one call",
+            "a buffer of {} bytes, but the device binds at most {limit} (maxStorageBufferRange): ask for {ask_for} in \
+             one call",
             n * 4 * u64::from(k)
         );
         assert!(matches!(&found, Err(Failure::Dispatch(m)) if m.ends_with(&expected)), "{expected}: {:?}", found.err());

@@ -264,7 +264,10 @@ fn a_run_that_fails_leaves_what_was_donated() {
     }
     let error = results.unwrap_err();
     assert!(
-        matches!(&error, Error::InOp { cause, .. } if matches!(**cause, Error::OutOfMemory { .. } | Error::TooLarge { .. })),
+        matches!(
+            &error,
+            Error::InOp { cause, .. } if matches!(**cause, Error::OutOfMemory { .. } | Error::TooLarge { .. })
+        ),
         "{error}"
     );
     assert!(!spent);

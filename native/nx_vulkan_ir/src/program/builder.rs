@@ -279,8 +279,8 @@ impl Builder {
     );
 
     elementwise!(binary
-        add Add, subtract Subtract, multiply Multiply, divide Divide, pow Pow, remainder Remainder, atan2 Atan2, min Min,
-        max Max, equal Equal, not_equal NotEqual, greater Greater, less Less, greater_equal GreaterEqual,
+        add Add, subtract Subtract, multiply Multiply, divide Divide, pow Pow, remainder Remainder, atan2 Atan2,
+        min Min, max Max, equal Equal, not_equal NotEqual, greater Greater, less Less, greater_equal GreaterEqual,
         less_equal LessEqual, logical_and LogicalAnd, logical_or LogicalOr,
     );
 

@@ -90,8 +90,8 @@ pub enum Op {
     Workgroup(Box<Program>),
 }
 
-/// The programs of a loop or of branches, of which there are two or none. Functions of folds and windows, and what became
-/// one kernel, are none of these.
+/// The programs of a loop or of branches, of which there are two or none. Functions of folds and windows, and what
+/// became one kernel, are none of these.
 macro_rules! inside {
     ($op:expr, $($by:tt)+) => {
         match $op {

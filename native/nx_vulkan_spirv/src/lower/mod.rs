@@ -253,7 +253,7 @@ impl<'l> Lowering<'l> {
             .map(|(capability, _)| capability)
             .collect();
         module.capabilities.retain(
-            |inst| !matches!(inst.operands.first(), Some(Operand::Capability(capability)) if unused.contains(capability)),
+            |inst| !matches!(inst.operands.first(), Some(Operand::Capability(needed)) if unused.contains(needed)),
         );
         module.extensions = old.extensions;
         // Drivers that lack the type may not know its extension.

@@ -190,7 +190,8 @@ defmodule Nx.Vulkan.NUTS.Run do
 
     reason =
       if Enum.any?(far, &(&1 > 0)) do
-        "every step is accepted: the log-density does not fall far out, so that it may be improper, or its gradient is wrong"
+        "every step is accepted: the log-density does not fall far out, so that it may be improper, " <>
+          "or its gradient is wrong"
       else
         "no step is accepted: the log-density may not be differentiable, or its gradient is wrong"
       end

@@ -97,8 +97,8 @@ impl Cut<'_> {
         Ok(())
     }
 
-    /// Bluestein's algorithm. With a chirp w(j) = exp(-i pi j^2 / n) element k of the result is w(k) times the sum over j
-    /// of w(j) x(j) / w(k - j).
+    /// Bluestein's algorithm. With a chirp w(j) = exp(-i pi j^2 / n) element k of the result is w(k) times the sum over
+    /// j of w(j) x(j) / w(k - j).
     fn by_chirps(&self, line: &Line<'_>) -> Result<()> {
         let Line { length, dtype, .. } = *line;
         let sign = if line.inverse { 1.0 } else { -1.0 };

@@ -67,9 +67,9 @@ pub enum Spread {
 }
 
 impl DerivedSpec {
-    /// The elements of neighbours in a row, as f32, from a contracted one on that is a multiple of as many. Its operands
-    /// are those of the kernel from `first` on. What depends on the row alone, or on the contracted element alone, is
-    /// computed of it alone, so that rows share it.
+    /// The elements of neighbours in a row, as f32, from a contracted one on that is a multiple of as many. Its
+    /// operands are those of the kernel from `first` on. What depends on the row alone, or on the contracted element
+    /// alone, is computed of it alone, so that rows share it.
     pub(super) fn neighbours(
         &self,
         code: &mut Code<'_, '_>,
@@ -192,7 +192,8 @@ impl DerivedSpec {
     }
 }
 
-/// Whether all results of an op are the same numbers, signs of zeros aside, whatever signs the zeros have that it takes.
+/// Whether all results of an op are the same numbers, signs of zeros aside, whatever signs the zeros have that it
+/// takes.
 fn forgets_signs(step: &Step) -> bool {
     match step.op {
         Elementwise::AsType | Elementwise::Select => true,

@@ -28,9 +28,9 @@ pub struct Derived {
 
 impl Derived {
     /// What a plan of a map computes of tensors that have the shape of its space, as a matrix of so many rows, for a
-    /// product with results of a type: where that has 16 bits, elements are not rounded to as many, which is for what is
-    /// stored. `None` where an axis that steps count goes on beyond the end of a row, neighbours along the last one are
-    /// no groups, or an operand runs backwards.
+    /// product with results of a type: where that has 16 bits, elements are not rounded to as many, which is for what
+    /// is stored. `None` where an axis that steps count goes on beyond the end of a row, neighbours along the last one
+    /// are no groups, or an operand runs backwards.
     pub fn of(plan: &Plan, rows: u64, loads: SmallVec<[Tensor; 3]>, out: DType) -> Option<Derived> {
         let step = |made: &Made| match made {
             Made::Step(step) => Some(step.clone()),
@@ -95,8 +95,8 @@ impl Derived {
         &self.space.sizes
     }
 
-    /// How it is computed by a kernel that has so many axes before its own and takes up to so many neighbours at once, and
-    /// the strides of its operands there.
+    /// How it is computed by a kernel that has so many axes before its own and takes up to so many neighbours at once,
+    /// and the strides of its operands there.
     pub(super) fn behind(&self, before: usize, together: u64) -> (DerivedSpec, SmallVec<[Strides; 3]>) {
         let strides = self.space.strides.iter();
         let strides = strides.map(|s| std::iter::repeat_n(0, before).chain(s.iter().copied()).collect()).collect();

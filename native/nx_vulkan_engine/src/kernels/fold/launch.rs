@@ -73,7 +73,8 @@ fn space(view: &View, axes: std::ops::Range<usize>) -> Space {
     Space::new(&view.shape[axes.clone()], &[&view.strides[axes]])
 }
 
-/// A fold of the first half of the outermost axis that is folded, and one of the second half that begins with its result.
+/// A fold of the first half of the outermost axis that is folded, and one of the second half that begins with its
+/// result.
 fn one_after_the_other(engine: &Engine, what: &Fold<'_>, axis: usize, compile: Compile) -> Result<()> {
     let view = &what.input.view;
     let half = view.shape[axis] / 2;

@@ -208,7 +208,8 @@ fn sampled(dtype: DType, shape: &[u64], axis: usize, length: u64, rng: &mut Rng)
             let limit = 4.0 * SLACK * epsilon(out.dtype) * ((length as f64).log2() + 1.0) * size.sqrt() / scale;
             assert!(
                 distance(value, want) <= limit,
-                "{kind:?} of {dtype}{shape:?} along {axis} of {rank} to {length}, at {o}, {k}, {i}: {value:?}, not {want:?}"
+                "{kind:?} of {dtype}{shape:?} along {axis} of {rank} to {length}, at {o}, {k}, {i}: {value:?}, not \
+                 {want:?}"
             );
         }
     }

@@ -171,7 +171,8 @@ fn updates_beyond_a_launch_apply_in_order() {
     }
 }
 
-/// Starts before the first element and after the last one that fits, and slices longer than any part that is put at once.
+/// Starts before the first element and after the last one that fits, and slices longer than any part that is put at
+/// once.
 #[test]
 fn slices_are_put_where_tensors_say_beyond_a_launch() {
     type Case<'a> = (&'a [u64], &'a [u64], &'a [Option<i64>]);

@@ -347,8 +347,8 @@ impl On {
         results.unwrap_or_else(|e| panic!("{op:?}: {e}")).into_iter().collect()
     }
 
-    /// Element (i, j) is the smaller of i and j, and one more: the product of a triangle of ones and its transpose. Rows
-    /// may be in reverse order.
+    /// Element (i, j) is the smaller of i and j, and one more: the product of a triangle of ones and its transpose.
+    /// Rows may be in reverse order.
     fn smaller(&self, n: u64, columns: u64, reversed: bool) -> Tensor {
         self.made(&[], |b, _| {
             let [row, column] = [0, 1].map(|axis| b.iota(DType::F32, &[n, columns], Some(axis)));
