@@ -56,7 +56,7 @@ impl FftSpec {
         let fixed = matches!(form, FftForm::Fixed { .. });
         let of = match form {
             FftForm::Any { .. } => "",
-            // Other rows do without the code of pairs, which slows some of them on NVIDIA (sorts-scans-transforms.md).
+            // Other rows do without the code of pairs, which slows some of them on NVIDIA (docs/design/transforms.md).
             FftForm::Fixed { flags, .. } if flags & OF_PAIRS != 0 => "fixed_pairs_",
             FftForm::Fixed { .. } => "fixed_",
         };
