@@ -370,14 +370,9 @@ defmodule Nx.Vulkan.Conformance.CompilerTest do
     for {a, b} <- Enum.zip(Nx.to_flat_list(gradient), Nx.to_flat_list(unrolled)), do: assert_in_delta(a, b, 1.0e-14)
   end
 
-  test "options of another sort are refused, and so is a mesh; those of libraries are left alone" do
+  test "options of another sort are refused; those of libraries are left alone" do
     assert_raise ArgumentError, ~r/:cache must be a boolean/, fn -> compiled(&Nx.add(&1, 1), [1], cache: nil) end
     assert Nx.to_number(compiled(&Nx.add(&1, 1), [1], mode: :train)) == 2
-
-    assert_raise Nx.Vulkan.Error, ~r/mesh/, fn ->
-      mesh = %Nx.Mesh{name: "mesh", shape: {2}}
-      Nx.Defn.shard_jit(&Nx.add(&1, 1), mesh, compiler: Nx.Vulkan).([[1], [2]])
-    end
   end
 
   test "a precision that this VM does not have is refused" do

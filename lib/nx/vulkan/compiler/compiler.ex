@@ -98,7 +98,7 @@ defmodule Nx.Vulkan.Compiler do
 
   alias Nx.Defn.Composite
   alias Nx.Tensor, as: T
-  alias Nx.Vulkan.Compiler.{Arguments, Cache, Key, Live, Lowering, Origin, Recompilation, Results, Steps}
+  alias Nx.Vulkan.Compiler.{Arguments, Cache, Key, Live, Lowering, Origin, Recompilation, Results, Sharding, Steps}
   alias Nx.Vulkan.Compiler.Lowering.{Plan, Widening}
   alias Nx.Vulkan.{Devices, NativeV, Telemetry}
   alias Nx.Vulkan.VulkanoBackend, as: B
@@ -194,12 +194,9 @@ defmodule Nx.Vulkan.Compiler do
   end
 
   @impl true
-  def __shard_jit__(key, _mesh, _vars, _fun, _args_list, _opts) do
-    raise Nx.Vulkan.Error,
-      kind: :unsupported,
-      op: :shard_jit,
-      message: "#{name(key)} is to run on a mesh of devices, and a VM uses one Vulkan device",
-      details: %{}
+  def __shard_jit__(key, mesh, vars, fun, args_list, opts) do
+    name = name(key)
+    named(name, fn -> key |> Key.of() |> Sharding.compile(name, mesh, vars, fun, opts) |> Sharding.run(args_list) end)
   end
 
   @doc """
