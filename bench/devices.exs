@@ -1,0 +1,187 @@
+# What several devices bring: copies between them, a serving with a partition on each, and functions on a mesh of them,
+# each beside one device.
+#
+#     MIX_ENV=prod mix run bench/devices.exs [small] [DEVICE DEVICE ...]    # selectors, two devices by default
+
+defmodule BenchDevices do
+  import Nx.Defn
+
+  alias Nx.Vulkan.{Sharding, VulkanoBackend}
+
+  @calls 7
+
+  def run(small?, devices) do
+    Nx.default_backend({VulkanoBackend, device: hd(devices)})
+
+    for device <- devices,
+        {:ok, info} = Nx.Vulkan.device_info(device),
+        do: IO.puts("#{device}: #{info.name}, #{info.driver}")
+
+    IO.puts("\n| copy from the first device to the second | ms | GB/s |\n|---|---:|---:|")
+    for mib <- if(small?, do: [1, 64], else: [1, 16, 64, 256, 1024]), do: copy(mib, devices)
+    IO.puts("\n| | one device | #{length(devices)} devices | ratio |\n|---|---:|---:|---:|")
+    product(if(small?, do: 512, else: 16_384), :f32, devices)
+    product(if(small?, do: 512, else: 16_384), :bf16, devices)
+
+    for batch <- if(small?, do: [64], else: [8_192, 65_536]),
+        do: training(batch, if(small?, do: 64, else: 4_096), devices)
+
+    serving(if(small?, do: {8, 64}, else: {64, 4_096}), devices)
+  end
+
+  defp copy(mib, [from, to | _]) do
+    x = Nx.iota({mib * 262_144}, type: :f32, backend: {VulkanoBackend, device: from})
+    wait(x)
+
+    us =
+      median(fn ->
+        copy = Nx.backend_copy(x, {VulkanoBackend, device: to})
+        wait(copy)
+        Nx.backend_deallocate(copy)
+      end)
+
+    row(["#{mib} MiB", "#{ms(us)} | #{Float.round(mib * 1.048576e6 / us / 1000, 1)}"])
+  end
+
+  defn(dot(a, b), do: Nx.dot(a, b))
+
+  defp product(n, type, devices) do
+    a = random({n, n}, type)
+    single = Nx.Defn.jit(&dot/2, compiler: Nx.Vulkan)
+    one = median(fn -> single.(a, a) |> done() end)
+    shardings = [%{0 => [0]}, %{}]
+    {sharded, mesh} = sharded(&dot/2, shardings, nil, devices)
+    pieces = placed([a, a], mesh, shardings, devices)
+    several = median(fn -> sharded.(pieces) |> Enum.each(&done/1) end)
+    compare("product #{type} #{n}, rows cut", one, several)
+  end
+
+  # Four layers, cross-entropy, gradient descent.
+  defn loss({w1, w2, w3, w4}, x, y) do
+    h = Nx.max(Nx.dot(x, w1), 0)
+    h = Nx.max(Nx.dot(h, w2), 0)
+    h = Nx.max(Nx.dot(h, w3), 0)
+    Nx.mean((Nx.dot(h, w4) - y) ** 2)
+  end
+
+  defn step(parameters, x, y) do
+    {w1, w2, w3, w4} = parameters
+    {g1, g2, g3, g4} = grad(parameters, &loss(&1, x, y))
+    {w1 - 0.1 * g1, w2 - 0.1 * g2, w3 - 0.1 * g3, w4 - 0.1 * g4}
+  end
+
+  defp training(batch, units, devices) do
+    parameters = List.to_tuple(for _ <- 1..4, do: random({units, units}, :bf16) |> Nx.multiply(0.02))
+    {x, y} = {random({batch, units}, :bf16), random({batch, units}, :bf16)}
+    single = Nx.Defn.jit(&step/3, compiler: Nx.Vulkan)
+    one = median(fn -> single.(parameters, x, y) |> done() end)
+    shardings = [%{}, %{0 => [0]}, %{0 => [0]}]
+    {sharded, mesh} = sharded(&step/3, shardings, List.duplicate(%{}, 4), devices)
+    pieces = placed([parameters, x, y], mesh, shardings, devices)
+    several = median(fn -> sharded.(pieces) |> Enum.each(&done/1) end)
+    compare("step of #{4 * units * units} bf16 parameters, batch of #{batch} cut", one, several)
+  end
+
+  defn(predict({w1, w2, w3, w4}, x),
+    do: Nx.dot(Nx.max(Nx.dot(Nx.max(Nx.dot(Nx.max(Nx.dot(x, w1), 0), w2), 0), w3), 0), w4)
+  )
+
+  defp serving({batch, units}, devices) do
+    [one, several] =
+      for partitions <- [[hd(devices)], devices] do
+        parameters = List.to_tuple(for _ <- 1..4, do: random({units, units}, :bf16) |> Nx.multiply(0.02))
+
+        serving =
+          Nx.Serving.new(
+            fn opts ->
+              copy = &Nx.backend_copy(&1, Nx.Defn.to_backend(opts))
+              parameters = parameters |> Tuple.to_list() |> Enum.map(copy) |> List.to_tuple()
+              predict = Nx.Defn.jit(&rounds/2, opts)
+              fn batch -> predict.(parameters, batch) end
+            end,
+            compiler: Nx.Vulkan,
+            devices: partitions
+          )
+
+        name = :"serving_#{length(partitions)}"
+
+        {:ok, pid} =
+          Nx.Serving.start_link(name: name, serving: serving, batch_size: batch, batch_timeout: 10, partitions: true)
+
+        row = Nx.broadcast(Nx.tensor(1, type: :bf16, backend: Nx.BinaryBackend), {units})
+        ask = fn -> Nx.Serving.batched_run(name, Nx.Batch.stack(List.duplicate(row, batch))) |> wait() end
+        for _ <- 1..2, do: 1..4 |> Enum.map(fn _ -> Task.async(ask) end) |> Task.await_many(:infinity)
+
+        {us, _} =
+          :timer.tc(fn ->
+            1..8
+            |> Enum.map(fn _ -> Task.async(fn -> for(_ <- 1..10, do: ask.()) end) end)
+            |> Task.await_many(:infinity)
+          end)
+
+        Process.unlink(pid)
+        Supervisor.stop(pid)
+        us / 80
+      end
+
+    compare("a batch of #{batch} of a serving, 8 clients", one, several)
+  end
+
+  # As much as a model of many layers.
+  defn rounds(parameters, x) do
+    {x, _, _} =
+      while {x, parameters, i = 0}, i < 20 do
+        {predict(parameters, x), parameters, i + 1}
+      end
+
+    x
+  end
+
+  defp sharded(fun, shardings, outputs, devices) do
+    mesh = %Nx.Mesh{name: "mesh", shape: {length(devices)}}
+    opts = [compiler: Nx.Vulkan, input_shardings: shardings, output_shardings: outputs, devices: devices]
+    {Nx.Defn.shard_jit(fun, mesh, opts), mesh}
+  end
+
+  defp placed(args, mesh, shardings, devices) do
+    for {pieces, device} <- Enum.zip(Sharding.split(args, mesh, shardings), devices) do
+      copy = &Nx.backend_copy(&1, {VulkanoBackend, device: device})
+      Enum.map(pieces, fn container -> Nx.Defn.Composite.traverse(container, copy) end)
+    end
+  end
+
+  defp random(shape, type) do
+    {x, _} = Nx.Random.uniform(Nx.Random.key(1), -1, 1, shape: shape, type: type)
+    wait(x)
+    x
+  end
+
+  defp done(tuple) when is_tuple(tuple), do: tuple |> Tuple.to_list() |> Enum.each(&done/1)
+
+  defp done(tensor) do
+    wait(tensor)
+    Nx.backend_deallocate(tensor)
+  end
+
+  # An element on the host.
+  defp wait(tensor), do: tensor |> Nx.to_binary(limit: 1)
+
+  defp median(fun) do
+    for _ <- 1..2, do: fun.()
+    times = for _ <- 1..@calls, do: fun |> :timer.tc() |> elem(0)
+    times |> Enum.sort() |> Enum.at(div(@calls, 2))
+  end
+
+  defp compare(name, one, several),
+    do: row([name, "#{ms(one)} ms", "#{ms(several)} ms", "#{Float.round(one / several, 2)}"])
+
+  defp ms(us), do: Float.round(us / 1000, 2)
+  defp row(cells), do: IO.puts("| " <> Enum.join(cells, " | ") <> " |")
+end
+
+{small, devices} = Enum.split_with(System.argv(), &(&1 == "small"))
+
+devices =
+  if devices == [], do: Nx.Vulkan.Devices.partitions() |> Enum.take(2), else: Enum.map(devices, &String.to_integer/1)
+
+BenchDevices.run(small != [], if(length(devices) > 1, do: devices, else: List.duplicate(hd(devices), 2)))
