@@ -1,4 +1,6 @@
-//! What launches move and compute, and about how long that takes.
+//! What launches move and compute, about how long that takes, and in what portions a device is given it.
+
+use std::time::Duration;
 
 /// What one launch moves and computes, counted from the sizes of its operands.
 ///
@@ -33,6 +35,22 @@ pub struct Rates {
     pub command_ns: u64,
     /// What waiting for the commands before takes.
     pub barrier_ns: u64,
+}
+
+/// In what portions a device is given its work, and how a thread waits for the end of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Submissions {
+    /// Recorded operations that make a submission while the device is idle, so that it starts early.
+    pub first_ops: u32,
+    /// Submissions in flight up to which each doubles these.
+    pub doublings: usize,
+    /// Bytes of the buffers that recorded operations write that make a submission while the device is idle. What is
+    /// read says less about the work: it is often a small part of a large buffer.
+    pub first_bytes: u64,
+    /// Those that do while it is busy.
+    pub busy_bytes: u64,
+    /// How long a waiting thread polls before it blocks.
+    pub polls: Duration,
 }
 
 impl Rates {

@@ -70,8 +70,8 @@ impl ParamLayout {
     /// Words that push constants can hold everywhere (128 bytes).
     pub const PUSH_WORDS: usize = 32;
 
-    /// Words that push constants hold where devices have 256 bytes. NVIDIA's driver loads words of a table anew
-    /// wherever they are used, 40 times in a step of a convolution's product, which takes a fifth longer on an H200.
+    /// Words that push constants hold where limits of the device allow 256 bytes: drivers may load words of a table anew
+    /// wherever they are used, 40 times in a step of a convolution's product.
     pub const WIDE_PUSH_WORDS: usize = 64;
 
     /// Words that every launch has.

@@ -31,6 +31,7 @@ const STORE_EVERY_PIPELINES: u32 = 16;
 /// A larger driver's cache is begun anew once it is written: it grows with every pipeline, and is written whole. 11,500
 /// variants of one kernel make 41 MB on an H200.
 const MAX_CACHE_BYTES: usize = 64 << 20;
+
 const ENTRY_POINT: &CStr = c"main";
 
 /// The Vulkan objects of a pipeline.

@@ -30,10 +30,7 @@ const CPU_BUDGET_PERCENT: u64 = 80;
 const SMALL_BUDGET_PERCENT: u64 = 25;
 const SPILL_BUDGET_PERCENT: u64 = 50;
 
-/// Most bytes to read directly from memory that the host does not cache: 2 us for 128 bytes, 8 us for 512, 30 us for 1
-/// KiB on an H200, where a copy on the GPU into cached memory takes 15 to 20 us.
-const UNCACHED_READ_BYTES: u64 = 512;
-/// Regions of a kind start at the first size and double up to the second. A driver takes about 0.3 ms per MiB (H200).
+/// Regions of a kind start at the first size and double up to the second: a driver takes longer for larger ones.
 const REGION_BYTES: (u64, u64) = (32 << 20, 256 << 20);
 const REGION_BYTES_UNIFIED: (u64, u64) = (16 << 20, 128 << 20);
 const REGION_BYTES_SMALL: (u64, u64) = (4 << 20, 64 << 20);
@@ -63,8 +60,14 @@ pub struct DeviceMemoryPlan {
 }
 
 impl DeviceMemoryPlan {
-    /// `limit_bytes` caps the budget for tensors.
-    pub fn new(caps: &Caps, limit_bytes: Option<u64>, access: HostAccess) -> DeviceMemoryPlan {
+    /// `limit_bytes` caps the budget for tensors. At most `uncached_read_bytes` are read directly from memory that the
+    /// host does not cache.
+    pub fn new(
+        caps: &Caps,
+        limit_bytes: Option<u64>,
+        access: HostAccess,
+        uncached_read_bytes: u64,
+    ) -> DeviceMemoryPlan {
         let unified = caps.is_unified() && access == HostAccess::Auto;
         let ranked = KINDS.map(|kind| ranked(caps, kind, unified));
         let first =
@@ -101,7 +104,7 @@ impl DeviceMemoryPlan {
             }),
             direct_read_bytes: KINDS.map(|kind| match first(kind) {
                 Some(t) if t.host_cached => u64::MAX,
-                _ => UNCACHED_READ_BYTES,
+                _ => uncached_read_bytes,
             }),
         };
         let map = KINDS.map(|kind| kind != MemoryKind::Device || unified);

@@ -16,7 +16,7 @@ pub(crate) const DEDICATED_ABOVE_BYTES: u64 = 64 << 20;
 /// A dedicated region's size is a multiple of this.
 const DEDICATED_STEP_BYTES: u64 = 64 << 10;
 /// One refill of an empty class cuts blocks worth this much, so that small blocks rotate among many: reusing a block
-/// that the GPU touched since the last barrier costs a barrier.
+/// that the device touched since the last barrier costs a barrier.
 const REFILL_BYTES: u64 = 64 << 10;
 /// Free dedicated regions beyond this share of the budget go back to the driver as soon as they are idle.
 const DEDICATED_CACHE_SHARE: u64 = 4;

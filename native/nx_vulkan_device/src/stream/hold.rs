@@ -6,8 +6,8 @@ use super::queries::MAX_MARKS;
 use super::replay::CHUNK_COMMANDS;
 use super::{Recorder, Stream};
 
-/// Commands of a submission: drivers keep some hundred bytes of each, and waiting for the one before takes a GPU 2 to 5
-/// us.
+/// Commands of a submission, of any device: drivers keep some hundred bytes of each, and each may wait for the one
+/// before.
 pub const MAX_HELD_COMMANDS: u64 = 1 << 15;
 
 /// Time of a submission, as [`crate::work::Rates`] estimate it: some systems stop programs whose submissions take two

@@ -22,11 +22,11 @@ use std::time::Duration;
 use ash::vk;
 use nx_vulkan_ir::{Error, Result};
 
-use crate::device::{DeviceKind, OpenDevice};
+use crate::device::OpenDevice;
 use crate::kernel::{Access, Binding, BoundLaunch, Launch, Pipeline, Waits};
 use crate::memory::{Buffer, DevicePool, MemoryKind, Ring};
 use crate::profile::{Measured, Profiler};
-use crate::work::{Rates, Work};
+use crate::work::{Rates, Submissions, Work};
 use barriers::{DEVICE_ACCESS, DEVICE_STAGES};
 pub use hold::{MAX_HELD_COMMANDS, MAX_HELD_NS};
 pub use replay::{Replay, Slots, table_words};
@@ -36,27 +36,10 @@ use slot::Slot;
 const MAX_IN_FLIGHT: usize = 32;
 /// Submissions that other threads may make between a look at `is_congested` and recording.
 const CONGESTION_MARGIN: u64 = 8;
-/// Recorded operations that make a submission: few while the GPU is idle, so that it starts early, more while it is
-/// busy.
-const BATCH_FIRST_OPS: u32 = 8;
-const BATCH_DOUBLINGS: usize = 3;
-/// Bytes of the buffers that recorded operations write that make a submission while the device is idle. What is read
-/// says less about the work: it is often a small part of a large buffer.
-const BATCH_FIRST_BYTES: u64 = 32 << 20;
-/// The most that they are while it is busy. A submission of its own costs an operation 7 us on an H200, as long as it
-/// takes to write 30 MB there.
-const BATCH_MOST_BYTES: u64 = 4 << 30;
-/// The share of the device's memory that they are in between: devices with little memory are slow, and drivers end
-/// submissions that take seconds.
-const BATCH_MEMORY_SHARE: u64 = 32;
 /// Size of the ring of argument tables, until submissions come that need more.
 const ARGUMENT_RING_BYTES: u64 = 1 << 20;
 const ARGUMENT_RING_MOST_BYTES: u64 = 64 << 20;
 const ARGUMENT_ALIGN_BYTES: u64 = 16;
-/// How long a waiting thread polls before it blocks. Blocking costs a GPU round trip 10 us more; on a CPU device the
-/// polling thread takes a core from the device itself.
-const SPIN_GPU: Duration = Duration::from_micros(100);
-const SPIN_CPU: Duration = Duration::from_micros(2);
 
 /// How often the end of a submission is waited for where the driver has no memory to tell.
 const MOST_WAITS: usize = 3;
@@ -95,11 +78,9 @@ pub struct Stream {
     has_lost: AtomicBool,
     fail_next_submission: AtomicBool,
     staging: transfer::Staging,
-    spin: Duration,
+    submissions: Submissions,
     /// For how long a thread waits while no submission completes; `None` for ever.
     time_limit: Option<Duration>,
-    /// Bytes that make a submission while the device is busy.
-    batch_bytes: u64,
     rates: Rates,
     profiler: Profiler,
     pool: Arc<DevicePool>,
@@ -148,11 +129,13 @@ type RecorderGuard<'a> = MutexGuard<'a, Recorder>;
 impl Stream {
     /// The stream of an open device, whose memory comes from the pool. A thread waits for `time_limit` while no
     /// submission completes.
-    pub fn new(open: Arc<OpenDevice>, pool: Arc<DevicePool>, rates: Rates, time_limit: Option<Duration>) -> Stream {
-        let spin = match open.caps.kind {
-            DeviceKind::Cpu => SPIN_CPU,
-            DeviceKind::Discrete | DeviceKind::Integrated | DeviceKind::Virtual | DeviceKind::Other => SPIN_GPU,
-        };
+    pub fn new(
+        open: Arc<OpenDevice>,
+        pool: Arc<DevicePool>,
+        rates: Rates,
+        submissions: Submissions,
+        time_limit: Option<Duration>,
+    ) -> Stream {
         Stream {
             recorder: Mutex::new(Recorder {
                 current: None,
@@ -178,9 +161,8 @@ impl Stream {
             has_lost: AtomicBool::new(false),
             fail_next_submission: AtomicBool::new(false),
             staging: transfer::Staging::default(),
-            spin,
+            submissions,
             time_limit,
-            batch_bytes: (open.info.memory_bytes / BATCH_MEMORY_SHARE).clamp(BATCH_FIRST_BYTES, BATCH_MOST_BYTES),
             rates,
             profiler: Profiler::default(),
             pool,
@@ -663,12 +645,13 @@ impl Stream {
         if Stream::holds() {
             return if self.is_full(recorder) { self.submit(recorder) } else { Ok(()) };
         }
-        if recorder.bytes >= BATCH_FIRST_BYTES {
+        let Submissions { first_ops, doublings, first_bytes, busy_bytes, .. } = self.submissions;
+        if recorder.bytes >= first_bytes {
             self.reap(recorder)?;
         }
-        let in_flight = recorder.pending.len().min(BATCH_DOUBLINGS);
-        let most_bytes = if in_flight == 0 { BATCH_FIRST_BYTES } else { self.batch_bytes };
-        if recorder.ops >= BATCH_FIRST_OPS << in_flight || recorder.bytes >= most_bytes {
+        let in_flight = recorder.pending.len().min(doublings);
+        let most_bytes = if in_flight == 0 { first_bytes } else { busy_bytes };
+        if recorder.ops >= first_ops << in_flight || recorder.bytes >= most_bytes {
             self.submit(recorder)?;
         }
         Ok(())

@@ -89,7 +89,7 @@ impl Stream {
             if self.completed() >= serial || slot.is_signalled(device)? {
                 return Ok(true);
             }
-            if start.elapsed() >= self.spin {
+            if start.elapsed() >= self.submissions.polls {
                 break;
             }
             std::hint::spin_loop();

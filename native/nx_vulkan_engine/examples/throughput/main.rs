@@ -368,6 +368,7 @@ impl Bench {
                 fixed: None,
                 numbers: Default::default(),
                 shift: None,
+                sharing: self.engine.model().maps.sharing,
             };
             let start = Instant::now();
             let generated = spec.generate(library, modes)?;

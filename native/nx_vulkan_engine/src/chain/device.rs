@@ -13,13 +13,11 @@ use super::run::{Parts, Place, Run, later, turn_ends};
 use crate::executable::{ALIGN_BYTES, Cost, Lane, aligned};
 use crate::kernels::Compile;
 use crate::program::Program;
+use crate::tuning::Chains;
 use crate::{DType, Engine, Error, Executable, GoesOn, Result, Tensor, Type, View, eager};
 
 /// Bytes of argument tables of a part.
 const MAX_TABLE_BYTES: u64 = 16 << 20;
-
-/// Chains side by side: more don't keep a device busier.
-const MAX_LANES: u64 = 1024;
 
 /// The share of the device's memory that chains which lie side by side take, besides results.
 const MEMORY_SHARE: u64 = 16;
@@ -69,24 +67,17 @@ struct Group {
     next: u64,
 }
 
-/// How many chains lie side by side, and how many runs of their steps are a part. `begins_early`: commands of the first
-/// part and of later ones.
-fn layout(
-    cost: &Cost,
-    memory_bytes: u64,
-    lane_bytes: u64,
-    begins_early: Option<[u64; 2]>,
-    chains: u64,
-) -> (u64, Parts) {
+/// How many chains lie side by side, and how many runs of their steps are a part.
+fn layout(cost: &Cost, memory_bytes: u64, lane_bytes: u64, spread: Chains, chains: u64) -> (u64, Parts) {
     let within = |commands: u64, ns: u64| {
         let limits = [(commands, cost.commands), (MAX_HELD_NS, ns), (MAX_TABLE_BYTES, cost.table_bytes)];
         limits.map(|(limit, each)| limit / each.max(1)).into_iter().min().unwrap_or(1).max(1)
     };
     let lanes = memory_bytes / MEMORY_SHARE / lane_bytes.max(1);
-    let lanes = lanes.clamp(1, MAX_LANES).min(within(MAX_HELD_COMMANDS, cost.ns)).min(chains);
+    let lanes = lanes.clamp(1, spread.most_lanes).min(within(MAX_HELD_COMMANDS, cost.ns)).min(chains);
     let ns = cost.ns.saturating_add(cost.barriers_ns / lanes);
     let all = within(MAX_HELD_COMMANDS, ns);
-    let parts = match begins_early {
+    let parts = match spread.begins_early {
         None => Parts { first: all, next: later(all), most: all },
         Some([first, next]) => {
             let next = within(next, ns);
@@ -122,8 +113,7 @@ impl Stepped {
         let counters = Rows::counters(engine, steps + begins)?;
         let cost = self.step.cost();
         let lane_bytes = cost.arena_bytes + rows_bytes(&self.outputs, begins, steps);
-        let begins_early = engine.model().chains.begins_early;
-        let (lanes, parts) = layout(&cost, engine.stats().budget_bytes, lane_bytes, begins_early, chains);
+        let (lanes, parts) = layout(&cost, engine.stats().budget_bytes, lane_bytes, engine.model().chains, chains);
         let runs = parts.most.max(lanes).min(chains * (steps + begins));
         engine.stream().grow_arguments(cost.table_bytes * runs)?;
         Ok((Progress { counters, lanes, chains: 0, under_way: None }, parts))
@@ -403,12 +393,16 @@ mod tests {
 
     const GIB: u64 = 1 << 30;
     const EARLY: Option<[u64; 2]> = Some([1 << 11, 1 << 13]);
+    fn spread(begins_early: Option<[u64; 2]>) -> Chains {
+        Chains { side_by_side: None, most_lanes: 1024, most_work: 0, step_work: 0, begins_early, least_steps: 1 }
+    }
+
     const COST: Cost = Cost { commands: 32, ns: 1000, barriers_ns: 16_000, table_bytes: 0, arena_bytes: 1000 };
 
     #[test]
     fn no_more_chains_lie_side_by_side_than_a_submission_takes() {
         for begins_early in [None, EARLY] {
-            let lanes = |cost: Cost, lane_bytes: u64| layout(&cost, 16 * GIB, lane_bytes, begins_early, 5000).0;
+            let lanes = |cost: Cost, lane_bytes: u64| layout(&cost, 16 * GIB, lane_bytes, spread(begins_early), 5000).0;
             assert_eq!(lanes(COST, 1000), 1024);
             assert_eq!(lanes(Cost { commands: 320, ..COST }, 1000), 102);
             assert_eq!(lanes(Cost { ns: MAX_HELD_NS / 7, ..COST }, 1000), 7);
@@ -416,7 +410,7 @@ mod tests {
             assert_eq!(lanes(Cost { ns: u64::MAX, commands: u64::MAX, ..COST }, 1000), 1);
             assert_eq!(lanes(COST, GIB / 10), 10);
             assert_eq!(lanes(COST, u64::MAX), 1);
-            assert_eq!(layout(&COST, 16 * GIB, 1000, begins_early, 3).0, 3);
+            assert_eq!(layout(&COST, 16 * GIB, 1000, spread(begins_early), 3).0, 3);
         }
     }
 
@@ -430,7 +424,7 @@ mod tests {
 
     #[test]
     fn gpus_begin_early() {
-        let parts = |begins_early, cost| layout(&cost, 16 * GIB, 1000, begins_early, 16).1;
+        let parts = |begins_early, cost| layout(&cost, 16 * GIB, 1000, spread(begins_early), 16).1;
         assert_eq!(parts(None, COST), Parts { first: 1024, next: 256, most: 1024 });
         assert_eq!(parts(EARLY, COST), Parts { first: 64, next: 256, most: 256 });
         // Chains that lie side by side wait together.

@@ -25,7 +25,8 @@ pub enum Form {
 /// Instructions of a step, with those of its loops and branches, that one kernel takes.
 const MAX_INSTRUCTIONS: usize = 8192;
 
-/// Elements of the largest value: one workgroup takes a millisecond for some functions of so many.
+/// Elements of the largest value, of any device, so that all take and refuse the same: one workgroup takes long for
+/// some functions of more.
 const MAX_ELEMENTS: u64 = 1 << 18;
 
 /// How a program repeats over its own results.

@@ -23,9 +23,6 @@ use crate::program::Program;
 use crate::tuning::Chains;
 use crate::{DType, Engine, Result, Tensor, Type, View, eager};
 
-/// Work that a step takes beside that of its elements: some barriers, 2.5 us of a GPU and 20 of a CPU device.
-const STEP_WORK: u64 = 13 * PHASE_WORK;
-
 /// Time of the first part of the first run that pauses, as it is estimated: the second one is known better.
 const FIRST_NS: u64 = MAX_HELD_NS / 16;
 
@@ -115,8 +112,8 @@ impl Grouped {
         let outputs = program.output_types().into_iter().cloned().collect();
         let pauses = !stepping.begins && has_one_open_loop(&program);
         let mode = Mode::Steps { states: stepping.states, begins: stepping.begins, pauses };
-        let work = work_repeated(&program, PHASE_WORK).saturating_add(STEP_WORK);
-        let spec: WorkgroupSpec = workgroup::spec_with(engine.caps(), &Arc::new(program), ports, mode);
+        let work = work_repeated(&program, PHASE_WORK).saturating_add(engine.model().chains.step_work);
+        let spec: WorkgroupSpec = workgroup::spec_with(engine.model(), &Arc::new(program), ports, mode);
         let ports = spec.ports.clone();
         let kernel = engine.kernel(&spec, Compile::Allowed)?;
         // Of a CPU device's workgroups each takes a core.

@@ -25,25 +25,27 @@ use crate::{Result, Tensor, View};
 
 /// Runs the body of a fused op.
 pub fn fused(call: &Call<'_>, body: &Program) -> Result<Results> {
-    if let Some(found) = Attention::of(body) {
+    let programs = &call.engine.model().programs;
+    let live_words = programs.live_words;
+    if let Some(found) = Attention::of(body, live_words) {
         return match attention::attention(call, &found)? {
             Some(result) => Ok(smallvec![result]),
             None => one_by_one(call, &passes::composed(body, &call.engine.target())?),
         };
     }
-    if let Some(found) = AttentionGradient::of(body) {
+    if let Some(found) = AttentionGradient::of(body, live_words) {
         return match attention::gradient(call, &found, &body.output_types())? {
             Some(results) => Ok(results),
             None => one_by_one(call, &passes::composed(body, &call.engine.target())?),
         };
     }
-    if let Some(found) = Pair::of(body) {
+    if let Some(found) = Pair::of(body, live_words) {
         return match epilogue::pair(call, body, found)? {
             Some(result) => Ok(smallvec![result]),
             None => one_by_one(call, &passes::composed(body, &call.engine.target())?),
         };
     }
-    if let Some(found) = crate::program::epilogue::of(body, call.engine.model().programs.joins.unit_work) {
+    if let Some(found) = crate::program::epilogue::of(body, programs.joins.unit_work, live_words) {
         let is_derived = found.factors.iter().any(|factor| matches!(factor, Factor::Derived(_)));
         let is_beyond = halves::reaches_beyond(call.engine, call.operands, std::slice::from_ref(call.out));
         let result = if is_beyond { None } else { epilogue::product(call, body, found)? };
@@ -53,13 +55,13 @@ pub fn fused(call: &Call<'_>, body: &Program) -> Result<Results> {
             None => one_by_one(call, body),
         };
     }
-    if let Some(found) = Put::of(body) {
+    if let Some(found) = Put::of(body, live_words) {
         return match put::put(call, &found)? {
             Some(result) => Ok(smallvec![result]),
             None => one_by_one(call, body),
         };
     }
-    let Ok(plan) = Plan::of(body) else { return one_by_one(call, body) };
+    let Ok(plan) = Plan::of(body, live_words) else { return one_by_one(call, body) };
     let loads = plan.loads.iter().map(|load| loaded(call, load)).collect::<Result<Vec<_>>>()?;
     let results = plan.stores.iter().map(|s| Tensor::uninitialized(call.engine, &s.ty)).collect::<Result<Results>>()?;
     let done = match plan.reductions().next() {

@@ -145,7 +145,7 @@ impl Indexed<'_> {
         };
         let kernel = engine.kernel_reaching(&spec, self.far, self.call.compile)?;
         self.start()?;
-        let owners = owners(self.count, self.inner);
+        let owners = owners(engine.model(), self.count, self.inner);
         let out_strides = self.out_strides();
         let places = [
             place(&self.indices, &[]),

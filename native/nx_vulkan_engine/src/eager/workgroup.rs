@@ -29,7 +29,7 @@ pub fn run(
     if halves::reaches_beyond(engine, operands, outs) {
         return Ok(run_instructions(engine, program, operands, compile)?.into_iter().collect());
     }
-    let spec = workgroup::spec(engine.caps(), &Arc::new(program.clone()), operands);
+    let spec = workgroup::spec(engine.model(), &Arc::new(program.clone()), operands);
     // The kernel must exist before memory is taken.
     engine.kernel(&spec, compile)?;
     let outputs = workgroup::outputs(engine, outs)?;

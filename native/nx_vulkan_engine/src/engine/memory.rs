@@ -16,10 +16,6 @@ thread_local! {
     static MAY_WAIT: Cell<bool> = const { Cell::new(true) };
 }
 
-/// Up to this size a tensor goes where the host writes directly, on a discrete GPU too. Beyond it, staging and the
-/// GPU's copy engine are faster than writes over the bus.
-const SMALL_BYTES: u64 = 64 << 10;
-
 /// The part of a device's memory that results of one run may take in one piece.
 const TOGETHER_PART: u64 = 8;
 
@@ -35,7 +31,8 @@ impl Engine {
             return capture.alloc(size_bytes, &self.core.pool);
         }
         let completed = self.core.stream.completed();
-        let small = size_bytes <= SMALL_BYTES && self.core.pool.limits.budget_bytes[MemoryKind::Small as usize] > 0;
+        let small = size_bytes <= self.core.model.transfers.small_bytes
+            && self.core.pool.limits.budget_bytes[MemoryKind::Small as usize] > 0;
         let first = match small.then(|| self.core.pool.alloc(MemoryKind::Small, size_bytes, completed)) {
             Some(Ok(block)) => Ok(block),
             Some(Err(_)) | None => self.core.pool.alloc(MemoryKind::Device, size_bytes, completed),

@@ -124,17 +124,20 @@ impl Engine {
     pub fn open_with(options: &Options) -> Result<Arc<Engine>> {
         let open =
             OpenDevice::shared(options.selector.as_deref(), options.validation, options.lower, options.statistics)?;
-        let plan = DeviceMemoryPlan::new(&open.caps, options.memory_limit_bytes, options.host_access);
-        let limits = plan.limits;
-        let backing = VulkanBacking::new(Arc::clone(&open.device), plan);
-        let pool = Arc::new(Pool::new(backing, limits));
         let measured = options.cache_dir.as_deref().and_then(|dir| tuning::load(dir, &open.info));
         let model = match &measured {
             Some(measured) => DeviceModel::calibrated(&open.caps, measured),
             None => DeviceModel::of(&open.caps),
         };
+        let uncached_read_bytes = model.transfers.uncached_read_bytes;
+        let plan =
+            DeviceMemoryPlan::new(&open.caps, options.memory_limit_bytes, options.host_access, uncached_read_bytes);
+        let limits = plan.limits;
+        let backing = VulkanBacking::new(Arc::clone(&open.device), plan);
+        let pool = Arc::new(Pool::new(backing, limits));
+        let (rates, submissions) = (model.rates, model.submissions);
         let core = Core {
-            stream: Stream::new(Arc::clone(&open), Arc::clone(&pool), model.rates, options.time_limit),
+            stream: Stream::new(Arc::clone(&open), Arc::clone(&pool), rates, submissions, options.time_limit),
             kernels: KernelCache::default(),
             states: States::default(),
             features_used: AtomicU16::new(0),

@@ -19,7 +19,7 @@ use crate::{Engine, Error, Result, Tensor, Type};
 /// differ in nothing else.
 const MANY_KERNELS: usize = 16;
 
-/// Arenas up to this take too little memory to be worth a launch more: a GPU has thousands of them.
+/// Arenas up to this take too little memory to be worth a launch more: devices have thousands of them.
 const SMALL_ARENA_BYTES: u64 = 1 << 20;
 
 /// The part of the device's memory that is left to gaps between tensors and to others.

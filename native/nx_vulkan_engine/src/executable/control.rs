@@ -29,11 +29,11 @@ const MAX_UNROLLED: u64 = 512;
 /// Elements of results that one workgroup chooses.
 const SMALL: u64 = 1024;
 
-/// Iterations between two looks at the condition, at most: looks need a submission each, which costs a GPU 7 us.
+/// Iterations between two looks at the condition, at most, of any device; [`Loops`] says how long they may take.
 const MAX_BLOCK: u64 = 8;
 
-/// Iterations that may be under way when the host looks whether those before them were to run: the device has work
-/// while the host finds out.
+/// Iterations that may be under way when the host looks whether those before them were to run, of any device: it has
+/// work while the host finds out.
 const MAX_AHEAD: u64 = 16;
 
 /// Looks at conditions that may be under way at once.

@@ -2,17 +2,20 @@
 
 use std::time::Duration;
 
-use nx_vulkan_device::work::Rates;
+use nx_vulkan_device::work::{Rates, Submissions};
 use nx_vulkan_device::{Caps, DeviceKind};
 use nx_vulkan_ir::program::epilogue::MATRIX_MAX_BYTES;
-use nx_vulkan_ir::program::passes::{Joins, Recompute};
+use nx_vulkan_ir::program::ops::PHASE_WORK;
+use nx_vulkan_ir::program::passes::{Joins, Quick, Recompute, SmallProducts};
 use nx_vulkan_ir::program::rows::RowLimits;
+use nx_vulkan_spirv::workgroup::LocalSizes;
 
 use super::{
     Attention, Chains, Class, Columns, DeviceModel, Efficiency, Fill, Lanes, Loops, Maps, Panels, Products, Programs,
-    Reductions, Rows, Short, Units, Updates,
+    Reductions, Rows, Short, Transfers, Transforms, Units, Updates,
 };
 use crate::kernels::dot::{LANES, VectorTile};
+use crate::kernels::map::Sharing;
 use crate::kernels::reduce::ReduceSpec;
 
 /// Multiprocessors of an H100 and an H200, for which the numbers of data-center GPUs were measured.
@@ -150,6 +153,7 @@ fn gpu(caps: &Caps, class: Class) -> DeviceModel {
         least_vector_rows: Some(32),
         resident: RESIDENT,
         operand_bytes: operand_bytes(caps),
+        eights_vectors: EIGHTS_VECTORS,
     };
     DeviceModel {
         caps: caps.clone(),
@@ -159,15 +163,18 @@ fn gpu(caps: &Caps, class: Class) -> DeviceModel {
         lanes: LANE_TILES,
         attention: ATTENTION,
         fill: Fill {
-            transform_groups: 2 * processors,
-            // Of 2^16 elements an H100 takes 6.7 us instead of 9.7, and a kernel takes 0.1 s to compile.
-            least_fixed_transform: 1 << 16,
             cholesky_groups: 4 * processors,
             scan_groups: power_below(8 * processors),
             reduce_invocations: power_below(held * processors),
         },
+        // Of 2^16 elements an H100 takes 6.7 us instead of 9.7, and a kernel takes 0.1 s to compile.
+        transforms: Transforms { groups: 2 * processors, least_fixed: 1 << 16, ..TRANSFORMS },
+        local_sizes: LOCAL_SIZES,
+        network_row: NETWORK_ROW,
         reductions: Reductions {
             most_team: ReduceSpec::LOCAL_SIZE.into(),
+            elements: REDUCED,
+            most_alone: REDUCED_ALONE,
             // Measured on an H200: 16 elements of columns of 2,000 take 9 us, where 64 take 12.
             columns: Some(Columns {
                 many_outputs: power_below(32 * processors),
@@ -180,6 +187,7 @@ fn gpu(caps: &Caps, class: Class) -> DeviceModel {
         },
         rows: Rows {
             few_groups: processors,
+            neighbours: NEIGHBOURING_ROWS,
             many_groups: Some(8 * processors),
             most_invocations_of_halves: 512,
             // What 512 invocations wait for costs softmax of 16,384 elements 4 % on an H200.
@@ -190,6 +198,8 @@ fn gpu(caps: &Caps, class: Class) -> DeviceModel {
             loads: LOADS,
         },
         maps: Maps {
+            sharing: SHARING,
+            most_shared: SMALL_ELEMENTS,
             most_single: power_below(2 * held * processors),
             // A subgroup for each of the four schedulers.
             most_exact: power_below(128 * processors),
@@ -204,21 +214,30 @@ fn gpu(caps: &Caps, class: Class) -> DeviceModel {
             most_groups: power_below(2 * processors),
         },
         // An H100 takes 0.6 us for each update that an owner reads.
-        updates: Updates { most_owned: 8, widest_run: u64::MAX, most_compared: 64 * power_below(processors) },
+        updates: Updates {
+            owners: OWNERS,
+            most_owned: 8,
+            widest_run: u64::MAX,
+            most_compared: 64 * power_below(processors),
+        },
         chains: Chains {
             side_by_side: Some(power_below(processors)),
+            most_lanes: MOST_LANES,
             // On an H200 a workgroup does a seventh of it, a logistic regression of 500 x 21, in 12 us, and the
             // dispatches of a step take 70 to 95 us.
             most_work: 2_400_000,
             // A command takes the host 1 us, and a submission 7.
             begins_early: Some([1 << 11, 1 << 13]),
+            step_work: STEP_WORK,
             least_steps: LEAST_STEPS,
         },
         loops: LOOPS,
         // Some 4 us of an H200's memory, and 8 of its arithmetic.
         short: Short { groups: 8 * processors, bytes: share(16 << 20), flops: share(1 << 28) },
         programs: Programs { joins: joins(processors, &products), ..programs(caps.kind, caps.max_invocations) },
+        transfers: TRANSFERS,
         rates: rates(caps.kind, memory_bytes(caps)),
+        submissions: submissions(caps.kind, memory_bytes(caps)),
     }
 }
 
@@ -267,22 +286,27 @@ fn cpu(caps: &Caps) -> DeviceModel {
             least_vector_rows: None,
             resident: RESIDENT,
             operand_bytes: MATRIX_MAX_BYTES,
+            eights_vectors: EIGHTS_VECTORS,
         },
         lanes: LANE_TILES,
         attention: ATTENTION,
-        fill: Fill {
-            transform_groups: 264,
-            // Compiling takes as long as some hundred thousand elements.
-            least_fixed_transform: 1 << 20,
-            cholesky_groups: 4,
-            scan_groups: 4,
-            reduce_invocations: 1 << 11,
-        },
+        fill: Fill { cholesky_groups: 4, scan_groups: 4, reduce_invocations: 1 << 11 },
+        // Compiling takes as long as some hundred thousand elements.
+        transforms: Transforms { groups: 264, least_fixed: 1 << 20, ..TRANSFORMS },
+        local_sizes: LOCAL_SIZES,
+        network_row: NETWORK_ROW,
         // Invocations of several subgroups wait for one another at each level of a tree: means of 2048^2 take 23 ms by
         // whole rows in registers, and 2 in chunks.
-        reductions: Reductions { most_team: LANES.into(), columns: None, streams: true },
+        reductions: Reductions {
+            most_team: LANES.into(),
+            elements: REDUCED,
+            most_alone: REDUCED_ALONE,
+            columns: None,
+            streams: true,
+        },
         rows: Rows {
             few_groups: 0,
+            neighbours: NEIGHBOURING_ROWS,
             many_groups: None,
             most_invocations_of_halves: 512,
             few_invocations: 256,
@@ -291,6 +315,8 @@ fn cpu(caps: &Caps) -> DeviceModel {
             loads: LOADS,
         },
         maps: Maps {
+            sharing: SHARING,
+            most_shared: SMALL_ELEMENTS,
             most_single: 0,
             most_exact: 0,
             // A CPU has no latency to hide and compiles slowly, and takes an access of every lane one after the other,
@@ -304,13 +330,22 @@ fn cpu(caps: &Caps) -> DeviceModel {
         // many on one core and 19 on two).
         panels: Panels { tall: u64::MAX, most_matrices: 0, most_groups: 256 },
         // lavapipe takes 13 cycles for a comparison, and reads all that one of its lanes waits for.
-        updates: Updates { most_owned: 1 << 10, widest_run: 63, most_compared: 0 },
+        updates: Updates { owners: OWNERS, most_owned: 1 << 10, widest_run: 63, most_compared: 0 },
         // The host that records shares the cores.
-        chains: Chains { side_by_side: None, most_work: 2_400_000, begins_early: None, least_steps: LEAST_STEPS },
+        chains: Chains {
+            side_by_side: None,
+            most_lanes: MOST_LANES,
+            most_work: 2_400_000,
+            step_work: STEP_WORK,
+            begins_early: None,
+            least_steps: LEAST_STEPS,
+        },
         loops: LOOPS,
         short: Short { groups: 1056, bytes: 16 << 20, flops: 1 << 28 },
         programs: programs(caps.kind, caps.max_invocations),
+        transfers: TRANSFERS,
         rates: rates(caps.kind, memory_bytes(caps)),
+        submissions: submissions(caps.kind, memory_bytes(caps)),
     }
 }
 
@@ -324,6 +359,63 @@ const ATTENTION: Attention = Attention { groups: 2, least_rows: 16, least_keys: 
 /// Of lavapipe, whose compiler takes as long as a tile is large.
 const LANE_TILES: Lanes = Lanes { least_work: [(32, 1 << 23), (16, 1 << 18)], busy_groups: 8, least_results: 128 };
 
+/// The sums of more vectors leave no registers for what is on its way: by eight, 14336 x 4096 of bf16 takes 86 us on an
+/// H100 and 72 by fours, by four 41 and 44.
+const EIGHTS_VECTORS: u64 = 4;
+
+/// Two workgroups and more run at once where each takes no more shared memory than this. Four rows of c64 fill a sector
+/// of memory.
+const TRANSFORMS: Transforms =
+    Transforms { groups: 0, least_fixed: 0, least_group_elements: 2048, shared_bytes: 32 << 10, neighbours: 4 };
+
+/// Subgroups of common GPUs. Steps of chains wait at barriers more than they compute (5.3 us for the mixture model in
+/// `examples/posteriors` on an H200, 5.5 with 512 invocations, 6.5 with 1024), a softmax and its loss of 128 x 10 take 2
+/// us less with 512.
+pub const LOCAL_SIZES: LocalSizes = LocalSizes { subgroup: 32, most_of_loops: 256, most: 512 };
+
+/// Of a network several rows share a workgroup: 65,536 rows of 256, which one subgroup would hold, take an H200 0.58 ms
+/// so, and 0.87 in registers.
+const NETWORK_ROW: u64 = 256;
+
+/// Enough to hide the second dispatch.
+const REDUCED: u64 = 64;
+const REDUCED_ALONE: u64 = 32;
+
+/// A line of a GPU's cache, of f32.
+const NEIGHBOURING_ROWS: u64 = 32;
+
+/// - More vectors: several loads in flight hide the memory's latency behind costly functions (14 % on an H200, 2 to 5 %
+///   for `x + 1`, while cheap ones of two operands lose 1 %).
+/// - The most: what an invocation does once counts less (45 instructions an element instead of 47 for an exponential and
+///   a hyperbolic tangent on an H200), and more loads are in flight; six and more take too many registers. On CPU
+///   devices, where a subgroup takes 50 cycles to begin, everywhere.
+/// - Listed: one subgroup computes all that is in doubt at once (normal draws on an H100: 100 us with four, 95 with two).
+/// - Small workgroups: with 256 invocations, `x + 1` is 3 % slower on an H200; one vector in each is as fast as this
+///   only while few buffers are in use (9 % slower among twelve of a GiB).
+/// - Neighbours, those of a GPU's subgroup: a workgroup's are 3 % slower on an H200, and 4 KiB apart, as vectors of a
+///   workgroup would be, arrays are in each other's way in a CPU's first cache.
+/// - Together: the branch around stores where short forms don't serve divides the code (an exponential and a hyperbolic
+///   tangent take a quarter longer with two elements between branches).
+pub const SHARING: Sharing = Sharing {
+    more_vectors: 2,
+    most_vectors: 4,
+    few_costly: 4,
+    listed_vectors: 2,
+    small_local_size: 128,
+    neighbours: 32,
+    together: 8,
+};
+
+/// Invocations enough to hide what one waits for.
+const OWNERS: u64 = 1024;
+
+/// More don't keep a device busier.
+const MOST_LANES: u64 = 1024;
+
+/// Beyond `small_bytes`, staging and a GPU's copy engine are faster than writes over the bus. Uncached memory gives 128
+/// bytes in 2 us, 512 in 8 and 1 KiB in 30 on an H200, where a copy on the GPU into cached memory takes 15 to 20.
+const TRANSFERS: Transfers = Transfers { small_bytes: 64 << 10, uncached_read_bytes: 512 };
+
 /// Half of the registers of an AMD GPU.
 const MOST_OF_F64: u64 = 64;
 
@@ -332,6 +424,9 @@ const LOADS: u64 = 4;
 
 /// lavapipe takes 0.3 ms to begin a workgroup of 32 invocations, as long as 20 leapfrog steps of 10 parameters.
 const LEAST_STEPS: u64 = 32;
+
+/// Of some barriers: 2.5 us of a GPU and 20 of a CPU device.
+const STEP_WORK: u64 = 13 * PHASE_WORK;
 
 /// Looks need a submission each, which costs a GPU 7 us.
 const LOOPS: Loops = Loops {
@@ -345,8 +440,14 @@ const LOOPS: Loops = Loops {
 const MOST_ELEMENTS: u32 = 16;
 const MOST_ELEMENTS_CPU: u32 = 4;
 
+/// 32-bit registers that these take: half of what NVIDIA gives each of 1024 invocations.
+const ROW_REGISTERS: u32 = 32;
+
 /// Invocations of a row: the largest workgroup that the template has.
 const MOST_INVOCATIONS: u32 = 1024;
+
+/// Of a row whose elements are apart in memory: those of a workgroup still read a sector of 32 bytes together.
+const COLUMN_INVOCATIONS: u32 = 32;
 
 /// Invocations up to which programs are given kernels of rows on a CPU device, where those of several subgroups wait
 /// for one another at each level of a tree: lavapipe takes twice as long for a softmax of 4096 rows of 1,000 in one
@@ -369,6 +470,22 @@ const JOINS: Joins = Joins {
     unit_work: 1 << 26,
     read_bytes: 4 << 20,
 };
+
+/// Beyond about 64 of the 255 registers that NVIDIA gives an invocation, fewer of them fit on a multiprocessor than hide
+/// the memory's latency.
+const LIVE_WORDS: u32 = 40;
+
+/// Two functions, or a quotient and a root for each moment of Adam. lavapipe's compiler takes longer than in proportion:
+/// with four functions the gradient of 200 steps of a sine compiles for 4.1 s, with two for 1.9, with as many as fit for
+/// 96; 0.2 s for four parts, 6 s for 23.
+const QUICK: Quick = Quick { elements: SMALL_ELEMENTS, long_program: 64, instructions: 48, parts: 4 };
+
+/// Elements that a launch takes microseconds for, while its kernel takes milliseconds to a second to compile.
+const SMALL_ELEMENTS: u64 = 1 << 14;
+
+/// A short iteration takes some 20 us of an H200, a dispatch that waits 2.1 and one that doesn't 0.2. Larger launches of
+/// several matrices fill a device. A cache reads two sectors at once.
+const SMALL_PRODUCTS: SmallProducts = SmallProducts { launches: 8, neighbours: 64, most_of_columns: 8, run_bytes: 64 };
 
 /// Shares of a dispatch's time in which lanes multiply what matrix units begin with, and memory gives `read_bytes`.
 const UNIT_SHARE: f64 = 0.5;
@@ -406,9 +523,16 @@ const MOST_DERIVED: u64 = 4;
 
 pub(super) fn programs(kind: DeviceKind, max_invocations: u32) -> Programs {
     let invocations = 1 << MOST_INVOCATIONS.min(max_invocations.max(1)).ilog2();
+    let rows = RowLimits {
+        elements: MOST_ELEMENTS,
+        registers: ROW_REGISTERS,
+        invocations,
+        column_invocations: COLUMN_INVOCATIONS,
+        planned_invocations: invocations,
+    };
     match kind {
         DeviceKind::Cpu => Programs {
-            rows: RowLimits { elements: MOST_ELEMENTS_CPU, invocations, planned_invocations: PLANNED_INVOCATIONS_CPU },
+            rows: RowLimits { elements: MOST_ELEMENTS_CPU, planned_invocations: PLANNED_INVOCATIONS_CPU, ..rows },
             // A CPU device copies neighbours faster than it chooses between them.
             chooses_parts: false,
             recompute: Recompute { shares: 0, ..RECOMPUTE },
@@ -423,9 +547,12 @@ pub(super) fn programs(kind: DeviceKind, max_invocations: u32) -> Programs {
             short_bytes: 1 << 20,
             short_flops: 1 << 22,
             joins: JOINS,
+            live_words: LIVE_WORDS,
+            quick: QUICK,
+            small_products: SMALL_PRODUCTS,
         },
         DeviceKind::Discrete | DeviceKind::Integrated | DeviceKind::Virtual | DeviceKind::Other => Programs {
-            rows: RowLimits { elements: MOST_ELEMENTS, invocations, planned_invocations: invocations },
+            rows,
             chooses_parts: true,
             recompute: RECOMPUTE,
             joins_small_ops: true,
@@ -438,6 +565,9 @@ pub(super) fn programs(kind: DeviceKind, max_invocations: u32) -> Programs {
             short_bytes: 64 << 20,
             short_flops: 1 << 28,
             joins: JOINS,
+            live_words: LIVE_WORDS,
+            quick: QUICK,
+            small_products: SMALL_PRODUCTS,
         },
     }
 }
@@ -459,6 +589,28 @@ const CPU_COMMAND_NS: [u64; 2] = [4_000, 20_000];
 fn memory_bytes(caps: &Caps) -> u64 {
     let largest = |local: bool| caps.heaps.iter().filter(|h| h.device_local || !local).map(|h| h.size_bytes).max();
     largest(true).or(largest(false)).unwrap_or(0)
+}
+
+/// A submission of its own costs an operation 7 us on an H200, as long as it takes to write 30 MB there.
+const IDLE_BYTES: u64 = 32 << 20;
+const MOST_BUSY_BYTES: u64 = 4 << 30;
+
+/// The share of the device's memory that submissions write while it is busy: devices with little memory are slow, and
+/// drivers end submissions that take seconds.
+const BUSY_SHARE: u64 = 32;
+
+/// Blocking costs a GPU round trip 10 us more; on a CPU device the polling thread takes a core from the device itself.
+const GPU_POLLS: Duration = Duration::from_micros(100);
+const CPU_POLLS: Duration = Duration::from_micros(2);
+
+fn submissions(kind: DeviceKind, memory_bytes: u64) -> Submissions {
+    Submissions {
+        first_ops: 8,
+        doublings: 3,
+        first_bytes: IDLE_BYTES,
+        busy_bytes: (memory_bytes / BUSY_SHARE).clamp(IDLE_BYTES, MOST_BUSY_BYTES),
+        polls: if kind == DeviceKind::Cpu { CPU_POLLS } else { GPU_POLLS },
+    }
 }
 
 fn rates(kind: DeviceKind, memory_bytes: u64) -> Rates {

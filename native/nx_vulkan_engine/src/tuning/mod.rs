@@ -23,15 +23,20 @@ pub mod target;
 use std::time::Duration;
 
 use nx_vulkan_device::Caps;
-use nx_vulkan_device::work::Rates;
+use nx_vulkan_device::work::{Rates, Submissions};
 use nx_vulkan_ir::DType;
-use nx_vulkan_ir::program::passes::{Joins, Recompute};
+use nx_vulkan_ir::program::passes::{Joins, Quick, Recompute, SmallProducts};
 use nx_vulkan_ir::program::rows::RowLimits;
+use nx_vulkan_spirv::workgroup::LocalSizes;
 
 pub use calibration::{Calibrated, CalibrationState};
 pub use class::Class;
+#[cfg(feature = "testing")]
+pub use guess::{LOCAL_SIZES, SHARING};
 pub use measured::Calibration;
 pub(crate) use stored::load;
+
+use crate::kernels::map::Sharing;
 
 /// What is known of a device, measured or guessed.
 #[derive(Debug, Clone, PartialEq)]
@@ -50,6 +55,12 @@ pub struct DeviceModel {
     pub attention: Attention,
     /// How many workgroups and invocations keep the device busy.
     pub fill: Fill,
+    /// How Fourier transforms are shared out.
+    pub transforms: Transforms,
+    /// Invocations of workgroups that run whole programs.
+    pub local_sizes: LocalSizes,
+    /// Elements of the longest rows that are sorted by a network where registers could hold them.
+    pub network_row: u64,
     /// How reductions are laid out.
     pub reductions: Reductions,
     /// How rows are shared out.
@@ -68,8 +79,12 @@ pub struct DeviceModel {
     pub short: Short,
     /// What passes over programs are told.
     pub programs: Programs,
+    /// How tensors come to the device and from there.
+    pub transfers: Transfers,
     /// How fast the device is at least, for how much may be submitted at once.
     pub rates: Rates,
+    /// In what portions the device is given its work.
+    pub submissions: Submissions,
 }
 
 /// Times of products by tiles, in cycles of a processor: of the clock at which `lanes` multiplications a cycle are what
@@ -113,6 +128,8 @@ pub struct Products {
     pub resident: u64,
     /// Most bytes that both operands of matrix units take as numbers of 16 bits.
     pub operand_bytes: u64,
+    /// The most vectors for which an invocation takes eight neighbours of a matrix.
+    pub eights_vectors: u64,
 }
 
 /// Shares of arithmetic by the results that one invocation of a tile computes. Teams that share out the contracted
@@ -180,10 +197,6 @@ pub struct Attention {
 /// Workgroups and invocations that keep a device busy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fill {
-    /// Workgroups of a Fourier transform.
-    pub transform_groups: u64,
-    /// Elements from which transforms have a kernel for their length alone.
-    pub least_fixed_transform: u64,
     /// Workgroups of a step of Cholesky's factorization, each of which factors the diagonal block for itself.
     pub cholesky_groups: u64,
     /// Workgroups of a scan.
@@ -192,11 +205,30 @@ pub struct Fill {
     pub reduce_invocations: u64,
 }
 
+/// How Fourier transforms are shared out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Transforms {
+    /// Workgroups that keep the device busy.
+    pub groups: u64,
+    /// Elements from which transforms have a kernel for their length alone.
+    pub least_fixed: u64,
+    /// Elements that keep the invocations of a workgroup busy.
+    pub least_group_elements: u64,
+    /// Shared memory that a workgroup takes at most.
+    pub shared_bytes: u32,
+    /// Neighbouring rows of a workgroup that are read from memory together.
+    pub neighbours: u64,
+}
+
 /// How reductions are laid out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reductions {
     /// Invocations that share one chunk of a row at most.
     pub most_team: u64,
+    /// Elements that an invocation reduces before a reduction is worth splitting in chunks, which is a second dispatch.
+    pub elements: u64,
+    /// Those that it reduces alone where a team could not read them as neighbours.
+    pub most_alone: u64,
     /// Whether several invocations share a column; none where it does not pay.
     pub columns: Option<Columns>,
     /// Whether reductions pass over memory in chunks of rows rather than hold whole rows in registers, where both are
@@ -225,6 +257,8 @@ pub struct Columns {
 pub struct Rows {
     /// Workgroups below which more invocations share a row whose elements are apart in memory.
     pub few_groups: u64,
+    /// Neighbouring rows of such that a workgroup takes together.
+    pub neighbours: u64,
     /// Workgroups of half as large teams, whose invocations hold twice as much, that rows must fill: what a row does
     /// once, its invocations all do, so few of them are better where other rows hide how long they take. None where it
     /// never pays.
@@ -246,6 +280,10 @@ pub struct Rows {
 /// When elementwise kernels take which form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Maps {
+    /// How vectors are shared out among invocations.
+    pub sharing: Sharing,
+    /// Elements up to which kernels of long programs share their code.
+    pub most_shared: u64,
     /// Elements of costly steps up to which each has an invocation of its own.
     pub most_single: u64,
     /// Elements up to which functions have one form, which gives all results: launches of few take as long as their
@@ -274,6 +312,8 @@ pub struct Panels {
 /// How updates of elements by indices come to them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Updates {
+    /// Invocations that share the rows of a scatter where these are too short to fill the device.
+    pub owners: u64,
     /// Updates up to which each row has an owner that reads all of them, sooner than they are sorted.
     pub most_owned: u64,
     /// Elements of a row up to which what has one target is added by who comes to the first of it; beyond, rows have
@@ -288,8 +328,12 @@ pub struct Updates {
 pub struct Chains {
     /// Workgroups that run side by side as fast as one alone, about; none for as many as the host has threads.
     pub side_by_side: Option<u64>,
+    /// Those that lie side by side where the device does the same for all of them.
+    pub most_lanes: u64,
     /// Work, about the instructions of all invocations, from which on a step is given to the whole device.
     pub most_work: u64,
+    /// Work that a step takes beside that of its elements.
+    pub step_work: u64,
     /// Commands of the first part and of later ones, where these are short, so that the device works while the next are
     /// recorded.
     pub begins_early: Option<[u64; 2]>,
@@ -319,6 +363,15 @@ pub struct Short {
     pub flops: u64,
 }
 
+/// How tensors come to the device and from there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Transfers {
+    /// Bytes up to which a tensor goes where the host writes directly, on a discrete GPU too.
+    pub small_bytes: u64,
+    /// Bytes up to which memory is read directly that the host does not cache.
+    pub uncached_read_bytes: u64,
+}
+
 /// What passes over programs are told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Programs {
@@ -346,6 +399,12 @@ pub struct Programs {
     pub short_flops: u64,
     /// Up to where kernels take in what stands beside them.
     pub joins: Joins,
+    /// 32-bit words of values that a kernel needs at once for an element, at most.
+    pub live_words: u32,
+    /// What kernels of small ops hold in long programs.
+    pub quick: Quick,
+    /// How small products become one.
+    pub small_products: SmallProducts,
 }
 
 impl DeviceModel {

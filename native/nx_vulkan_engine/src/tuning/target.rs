@@ -34,6 +34,9 @@ impl Programs {
             saving: Saving::Nothing,
             recompute: self.recompute,
             joins: self.joins,
+            live_words: self.live_words,
+            quick: self.quick,
+            small_products: self.small_products,
         }
     }
 }

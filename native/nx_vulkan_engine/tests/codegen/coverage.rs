@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use nx_vulkan_engine::kernels::map::{Form, Port, Spec};
+use nx_vulkan_engine::tuning::{LOCAL_SIZES, SHARING};
 use nx_vulkan_ir::program::ops::{Sample, accepts, result_dtype, samples};
 use nx_vulkan_ir::program::step::{Ref, Step};
 use nx_vulkan_ir::program::workgroup::supports_op;
@@ -44,10 +45,11 @@ fn what_one_workgroup_runs_has_code_there() {
         let ports = program.inputs.iter().map(|ty| workgroup::Port::contiguous(&ty.shape, false)).collect();
         let spec = WorkgroupSpec {
             ports,
-            local_size: WorkgroupSpec::local_size(&program, Mode::Once, 1024),
+            local_size: WorkgroupSpec::local_size(&program, Mode::Once, LOCAL_SIZES, 1024),
             program: Keyed::new(Arc::new(program)),
             mode: Mode::Once,
             shared_bytes: 32 << 10,
+            subgroup: LOCAL_SIZES.subgroup,
         };
         spec.generate(library, FloatModes::NONE).unwrap_or_else(|e| panic!("{name}: {e}"));
         ops += 1;
@@ -125,6 +127,7 @@ fn rules_reference_and_generator_take_the_same_types() {
             fixed: None,
             numbers: Default::default(),
             shift: None,
+            sharing: SHARING,
         };
         spec.generate(library, modes).unwrap_or_else(|e| panic!("{} {dtypes:?}: {e}", op.name()));
     }

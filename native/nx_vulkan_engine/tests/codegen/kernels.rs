@@ -15,6 +15,7 @@ use nx_vulkan_engine::kernels::dot::{
 use nx_vulkan_engine::kernels::map::{Form, Port, Spec};
 use nx_vulkan_engine::kernels::reduce::{Direction, Producer, ReduceEpilogue, ReduceSpec, Stage};
 use nx_vulkan_engine::kernels::rows::{Along, RowPort, RowsSpec};
+use nx_vulkan_engine::tuning::{LOCAL_SIZES, SHARING};
 use nx_vulkan_ir::program::attention_gradient::By;
 use nx_vulkan_ir::program::fused::{Computed, Made};
 use nx_vulkan_ir::program::ops::result_dtype;
@@ -107,6 +108,7 @@ pub fn spec(op: Elementwise, inputs: &[DType], out: DType, layout: Layout, rank:
         fixed: None,
         numbers: Default::default(),
         shift: None,
+        sharing: SHARING,
     }
 }
 
@@ -166,6 +168,7 @@ fn kernels_for_matrix_units_are_valid() {
                 guarded: tile.planes.own_type().is_none() && tile.planes != Planes::OneF16,
                 low_b_first: by_four,
                 ends_early: by_axes,
+                by_eights: false,
                 wide: by_four,
                 epilogue,
             };
@@ -515,11 +518,12 @@ fn kernels_of_one_workgroup_have_the_invocations_that_they_count_on() {
     for (length, invocations) in [(5, 32), (40, 64), (200, 256), (3000, 512)] {
         let program = two_totals(length);
         let spec = WorkgroupSpec {
-            local_size: WorkgroupSpec::local_size(&program, Mode::Once, 1024),
+            local_size: WorkgroupSpec::local_size(&program, Mode::Once, LOCAL_SIZES, 1024),
             program: Keyed::new(Arc::new(program)),
             ports: vec![workgroup::Port { strides: smallvec![1], bias: 0, per_group: false }],
             mode: Mode::Once,
             shared_bytes: 32 << 10,
+            subgroup: LOCAL_SIZES.subgroup,
         };
         assert_eq!(spec.local_size, invocations, "{length}");
         let kernel = spec.generate(library, MODES).unwrap();

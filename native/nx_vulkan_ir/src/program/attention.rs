@@ -87,6 +87,7 @@ impl Factor {
         batch: &Axes,
         rows: usize,
         columns: usize,
+        live_words: u32,
     ) -> Option<Factor> {
         // Which axis of what is turned each axis is.
         let mut places: Axes = (0..body.type_of(operand)?.shape.len()).collect();
@@ -99,7 +100,7 @@ impl Factor {
         let shape = body.type_of(operand)?.shape.clone();
         let (operand, views) = match operand {
             Operand::Input(operand) => (operand, Vec::new()),
-            Operand::Result(_) => views(body, operand)?,
+            Operand::Result(_) => views(body, operand, live_words)?,
         };
         let batch = batch.iter().map(|&axis| places[axis]).collect();
         Some(Factor { operand, views, shape, batch, rows: places[rows], columns: places[columns] })
@@ -107,8 +108,8 @@ impl Factor {
 }
 
 impl Attention {
-    /// What a body computes, if that is attention.
-    pub fn of(body: &Program) -> Option<Attention> {
+    /// What a body computes, if that is attention of which no more than so many words are needed at once.
+    pub fn of(body: &Program, live_words: u32) -> Option<Attention> {
         let is_dot = |i: &Instruction| matches!(i.op, Op::Dot { .. });
         let end = body.instructions.len().checked_sub(1)?;
         let product = body.instructions.iter().position(is_dot)?;
@@ -140,11 +141,11 @@ impl Attention {
             return None;
         }
         let factors = [
-            Factor::of(body, query, &of_scores.batch[0], of_scores.free[0], of_scores.contract[0])?,
-            Factor::of(body, key, &of_scores.batch[1], of_scores.free[1], of_scores.contract[1])?,
-            Factor::of(body, value, &of_values.batch[1], of_values.contract[1], of_values.free[1])?,
+            Factor::of(body, query, &of_scores.batch[0], of_scores.free[0], of_scores.contract[0], live_words)?,
+            Factor::of(body, key, &of_scores.batch[1], of_scores.free[1], of_scores.contract[1], live_words)?,
+            Factor::of(body, value, &of_values.batch[1], of_values.contract[1], of_values.free[1], live_words)?,
         ];
-        let (plan, [place]) = between(body, [product], &[weights])?;
+        let (plan, [place]) = between(body, [product], &[weights], live_words)?;
         let softmax = Softmax::of(&plan, place)?;
         let [depth, width] = [&factors[0], &factors[2]].map(|factor| factor.shape[factor.columns]);
         let mut loads = plan.loads;
@@ -226,7 +227,7 @@ impl Sides {
 }
 
 /// The operand of a body that a factor shows through views, and those.
-fn views(body: &Program, mut factor: Operand) -> Option<(u32, Vec<SeenAs>)> {
+fn views(body: &Program, mut factor: Operand, live_words: u32) -> Option<(u32, Vec<SeenAs>)> {
     let mut chain = Vec::new();
     while let Operand::Result(r) = factor {
         let instruction = body.instructions.get(r as usize).filter(|i| i.op.class() == Class::View)?;
@@ -242,7 +243,7 @@ fn views(body: &Program, mut factor: Operand) -> Option<(u32, Vec<SeenAs>)> {
         seen = Operand::Result(at);
     }
     program.outputs.push(seen);
-    let mut plan = Plan::of(&program).ok()?;
+    let mut plan = Plan::of(&program, live_words).ok()?;
     let ([load], true) = (plan.loads.as_slice(), plan.values.is_empty()) else { return None };
     let is_seen = !load.bounded && plan.stores.iter().all(|store| store.value == Ref::Input(0));
     let load = plan.loads.pop()?;
@@ -277,6 +278,7 @@ pub(super) fn between<const N: usize>(
     body: &Program,
     products: [usize; N],
     values: &[u32],
+    live_words: u32,
 ) -> Option<(Plan, [usize; N])> {
     let own = body.inputs.len() as u32;
     let mut program = Program { inputs: body.inputs.clone(), ..Program::default() };
@@ -300,7 +302,7 @@ pub(super) fn between<const N: usize>(
         }
     }
     program.outputs.extend(values.iter().map(|&value| moved[value as usize]));
-    let plan = Plan::of(&program).ok()?;
+    let plan = Plan::of(&program, live_words).ok()?;
     let is_whole = |k: &usize| plan.loads[*k].views.is_empty();
     let place = |k: u32| {
         let mut places = (0..plan.loads.len()).filter(|&at| plan.loads[at].operand == own + k);
@@ -525,7 +527,7 @@ mod tests {
             let mut body = b.finish(&[out]).unwrap();
             // Fused bodies end with the second product, and hold what makes masks before the first.
             body.outputs = vec![Operand::Result(body.instructions.len() as u32 - 1)];
-            let found = Attention::of(&body).unwrap_or_else(|| panic!("{name}: {body}"));
+            let found = Attention::of(&body, 40).unwrap_or_else(|| panic!("{name}: {body}"));
             assert_eq!((found.factor, found.causal), (factor, causal), "{name}: {found:?}");
             assert_eq!((found.batches(), found.rows(), found.keys()), (3, 24, 24));
             assert_eq!((found.depth, found.width), (16, 16));

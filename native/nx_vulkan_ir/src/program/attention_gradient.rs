@@ -54,8 +54,8 @@ struct Found {
 }
 
 impl AttentionGradient {
-    /// What a body computes, if that is the gradient of attention.
-    pub fn of(body: &Program) -> Option<AttentionGradient> {
+    /// What a body computes, if that is the gradient of attention of which no more than so many words are needed at once.
+    pub fn of(body: &Program, live_words: u32) -> Option<AttentionGradient> {
         if body.outputs.len() != 3 || body.instructions.iter().any(|i| i.outs.len() != 1) {
             return None;
         }
@@ -82,10 +82,10 @@ impl AttentionGradient {
             return None;
         }
         [[first, second], [second, first]].into_iter().find_map(|[product, by_weights]| {
-            let (of, given) = attention(body, product, by_weights, by_value.matrix)?;
-            let (plan, places) = between(body, [product, by_weights], &[by_value.matrix, by_query.matrix])?;
+            let (of, given) = attention(body, [product, by_weights], by_value.matrix, live_words)?;
+            let (plan, places) = between(body, [product, by_weights], &[by_value.matrix, by_query.matrix], live_words)?;
             let scale = scale(&plan, places[1])?;
-            let factors_fit = found.iter().zip(&results).all(|(f, r)| takes(body, f, r.by, &of, &given));
+            let factors_fit = found.iter().zip(&results).all(|(f, r)| takes(body, f, r.by, (&of, &given), live_words));
             factors_fit.then(|| AttentionGradient { of, given, scale, results: results.clone() })
         })
     }
@@ -153,14 +153,19 @@ fn reaches_product(body: &Program, value: usize) -> bool {
 
 /// The attention with these scores' product and weights, whose values the product of the weights' gradient tells, and
 /// the gradient of its results.
-fn attention(body: &Program, product: usize, by_weights: usize, weights: u32) -> Option<(Attention, Factor)> {
+fn attention(
+    body: &Program,
+    [product, by_weights]: [usize; 2],
+    weights: u32,
+    live_words: u32,
+) -> Option<(Attention, Factor)> {
     let sides = Sides::of(body, by_weights)?;
     let ty = &body.instructions[by_weights].outs[0];
     let rank = ty.shape.len();
     if body.instructions[product].outs[0].shape != ty.shape || weights as usize <= product {
         return None;
     }
-    let given = Factor::of(body, sides.operands[0], &sides.batch[0], sides.free[0], sides.contract[0])?;
+    let given = Factor::of(body, sides.operands[0], &sides.batch[0], sides.free[0], sides.contract[0], live_words)?;
     // The same with the product of weights and values at the end.
     let mut forward = Program { inputs: body.inputs.clone(), ..Program::default() };
     let needed = leading_to(body, [Operand::Result(weights), sides.operands[1]], &[by_weights])?;
@@ -195,14 +200,15 @@ fn attention(body: &Program, product: usize, by_weights: usize, weights: u32) ->
     };
     forward.outputs.push(Operand::Result(forward.instructions.len() as u32));
     forward.instructions.push(of_values);
-    Some((Attention::of(&forward)?, given))
+    Some((Attention::of(&forward, live_words)?, given))
 }
 
 /// Whether a product takes the factor that its gradient needs.
-fn takes(body: &Program, found: &Found, by: By, of: &Attention, given: &Factor) -> bool {
+fn takes(body: &Program, found: &Found, by: By, (of, given): (&Attention, &Factor), live_words: u32) -> bool {
     let Some(sides) = Sides::of(body, found.product) else { return false };
     let side = usize::from(sides.operands[0] == Operand::Result(found.matrix));
-    let taken = Factor::of(body, sides.operands[side], &sides.batch[side], sides.contract[side], sides.free[side]);
+    let taken =
+        Factor::of(body, sides.operands[side], &sides.batch[side], sides.contract[side], sides.free[side], live_words);
     let [query, key, _] = &of.factors;
     taken.as_ref()
         == Some(match by {

@@ -92,8 +92,8 @@ pub(crate) fn vectors(op: &Op, [a, b]: [&Type; 2], out: &Type, place: usize) -> 
 
 /// What a body does that has a product behind elementwise steps on its operands, which nothing else reads, and before
 /// such steps on its results; `None` for other bodies. Matrix units may take products from `unit_work` multiplications
-/// on.
-pub fn of(body: &Program, unit_work: u64) -> Option<Epilogue> {
+/// on, and steps need no more than `live_words` words at once.
+pub fn of(body: &Program, unit_work: u64, live_words: u32) -> Option<Epilogue> {
     let at = body.instructions.iter().position(|i| is_product(&i.op))?;
     let (lead, product) = (&body.instructions[..at], &body.instructions[at]);
     let [ty] = product.outs.as_slice() else { return None };
@@ -102,7 +102,7 @@ pub fn of(body: &Program, unit_work: u64) -> Option<Epilogue> {
     }
     let before = Program { inputs: body.inputs.clone(), instructions: lead.to_vec(), ..Program::default() };
     let mut factors: SmallVec<[Factor; 2]> =
-        product.operands.iter().map(|&operand| factor(&before, operand)).collect::<Option<_>>()?;
+        product.operands.iter().map(|&operand| factor(&before, operand, live_words)).collect::<Option<_>>()?;
     let as_it_lies = |factor: &Factor| matches!(factor, Factor::Loaded { prologue: None, .. });
     if !factors.iter().all(as_it_lies) {
         let [a, b] = product.operands.as_slice() else { return None };
@@ -112,7 +112,7 @@ pub fn of(body: &Program, unit_work: u64) -> Option<Epilogue> {
             let Factor::Loaded { operand, prologue: Some(prologue), .. } = &*factor else { continue };
             let ty_of = body.inputs.get(*operand as usize)?;
             if !takes_steps(unit_work, &product.op, operands, ty, ty_of, &prologue.steps) {
-                *factor = derived(&before, from)?;
+                *factor = derived(&before, from, live_words)?;
             }
         }
         // Vectors are loaded as they lie.
@@ -126,7 +126,7 @@ pub fn of(body: &Program, unit_work: u64) -> Option<Epilogue> {
             return None;
         }
     }
-    let Following { loads, steps, result, dtype } = following(body, &[at], ty)?;
+    let Following { loads, steps, result, dtype } = following(body, &[at], ty, live_words)?;
     Some(Epilogue { product: at, factors, loads, steps, result, dtype })
 }
 
@@ -143,7 +143,7 @@ pub struct Following {
 
 /// What follows products in a body, the last instructions before it, if those are steps alone that read nothing else
 /// of what comes before.
-pub(super) fn following(body: &Program, products: &[usize], ty: &Type) -> Option<Following> {
+pub(super) fn following(body: &Program, products: &[usize], ty: &Type, live_words: u32) -> Option<Following> {
     let [output] = body.outputs.as_slice() else { return None };
     let rest = body.instructions.get(products.last()? + 1..)?;
     // The rest as a body of its own, with the products as its last operands.
@@ -162,7 +162,7 @@ pub(super) fn following(body: &Program, products: &[usize], ty: &Type) -> Option
         instruction.operands = instruction.operands.iter().map(moved).collect::<Option<_>>()?;
         after.instructions.push(instruction);
     }
-    let plan = Plan::of(&after).ok()?;
+    let plan = Plan::of(&after, live_words).ok()?;
     let [store] = plan.stores.as_slice() else { return None };
     if plan.space != ty.shape || store.ty.shape != ty.shape {
         return None;
@@ -224,23 +224,23 @@ pub(crate) fn takes_steps(
 
 /// What a product takes as one of its operands: an operand of the body, perhaps by way of steps and views, or what
 /// steps make of several.
-fn factor(before: &Program, operand: Operand) -> Option<Factor> {
+fn factor(before: &Program, operand: Operand, live_words: u32) -> Option<Factor> {
     if let Operand::Input(operand) = operand {
         return Some(Factor::Loaded { operand, views: Vec::new(), prologue: None });
     }
     let mut body = before.clone();
     body.outputs.push(operand);
-    match prologue(&body) {
+    match prologue(&body, live_words) {
         Some((Load { operand, views, .. }, prologue)) => {
             Some(Factor::Loaded { operand, views, prologue: Some(prologue) })
         }
-        None => derived(before, operand),
+        None => derived(before, operand, live_words),
     }
 }
 
 /// The one operand that a body of steps and views reads, as often as it has elements, and the steps on it.
-pub fn prologue(body: &Program) -> Option<(Load, Prologue)> {
-    let mut plan = Plan::of(body).ok()?;
+pub fn prologue(body: &Program, live_words: u32) -> Option<(Load, Prologue)> {
+    let mut plan = Plan::of(body, live_words).ok()?;
     let ([load], [store]) = (plan.loads.as_slice(), plan.stores.as_slice()) else { return None };
     let ty = body.inputs.get(load.operand as usize)?;
     if load.bounded || ty.elements() != plan.elements() || store.ty.shape != plan.space {
@@ -253,10 +253,10 @@ pub fn prologue(body: &Program) -> Option<(Load, Prologue)> {
 
 /// What steps make of operands, element after element: few and cheap ones, for the kernel has their code for each
 /// element that an invocation computes at once.
-fn derived(before: &Program, operand: Operand) -> Option<Factor> {
+fn derived(before: &Program, operand: Operand, live_words: u32) -> Option<Factor> {
     let mut body = before.clone();
     body.outputs.push(operand);
-    let plan = Plan::of(&body).ok()?;
+    let plan = Plan::of(&body, live_words).ok()?;
     let [store] = plan.stores.as_slice() else { return None };
     let is_map = plan.axes.is_empty() && store.ty.elements() == plan.elements();
     let is_cheap = |made: &Made| match made {

@@ -16,16 +16,13 @@ use crate::shape::{Dims, contiguous_strides};
 use crate::value::Value;
 use crate::{CType, DType, Type, View};
 
-/// What one kernel computes, loads and stores at most: what registers hold and drivers compile in reasonable time.
-/// Whole numbers of 32 bits count a quarter, since nothing has to be done for their digits: two blocks of random bits,
-/// of which an element of 64 bits is drawn, are one kernel.
+/// What one kernel computes, loads and stores at most, of any device: operands have numbers of a byte among its
+/// parameters, and its code is of a length that drivers compile in reasonable time. Whole numbers of 32 bits count a
+/// quarter, since nothing has to be done for their digits: two blocks of random bits, of which an element of 64 bits is
+/// drawn, are one kernel.
 pub(crate) const MAX_VALUES: usize = 96;
 pub(crate) const MAX_LOADS: usize = 24;
 pub(crate) const MAX_STORES: usize = 12;
-
-/// Values that are needed at once, in 32-bit registers per element. Beyond about 64 of the 255 that NVIDIA gives an
-/// invocation, fewer of them fit on a multiprocessor than hide the memory's latency.
-pub(crate) const MAX_LIVE_WORDS: u32 = 40;
 
 /// Parts of a larger shape that one kernel chooses from: it reads all of them at each index.
 const MAX_PARTS: usize = 4;
@@ -119,11 +116,11 @@ pub struct Plan {
 pub(crate) type Reason = String;
 
 impl Plan {
-    /// Works out what a body computes.
+    /// Works out what a body computes, of which no more than so many 32-bit words are needed at once.
     ///
     /// # Errors
     /// A reason where one kernel can't do it.
-    pub fn of(body: &Program) -> std::result::Result<Plan, Reason> {
+    pub fn of(body: &Program, live_words: u32) -> std::result::Result<Plan, Reason> {
         let makers: Vec<&Instruction> = body
             .instructions
             .iter()
@@ -140,7 +137,7 @@ impl Plan {
                 return Err("a reduction over no axes".to_string());
             }
             let space = type_of(body, &makers, operand)?.shape.clone();
-            return Plan::over(body, &makers, space, axes);
+            return Plan::over(body, &makers, space, axes, live_words);
         }
         // Any shape of the results' number of elements will do, if what is read can be seen in it.
         let first = type_of(body, &makers, *body.outputs.first().ok_or("no outputs")?)?;
@@ -158,7 +155,7 @@ impl Plan {
         }
         let mut reason = Reason::new();
         for space in spaces.into_iter().take(MAX_SPACES) {
-            match Plan::over(body, &makers, space.clone(), Axes::new()) {
+            match Plan::over(body, &makers, space.clone(), Axes::new(), live_words) {
                 Ok(plan) => return Ok(plan),
                 Err(other) => reason = other,
             }
@@ -167,7 +164,13 @@ impl Plan {
     }
 
     /// What a body computes over a given space, in rows along the axes.
-    fn over(body: &Program, makers: &[&Instruction], space: Dims, axes: Axes) -> std::result::Result<Plan, Reason> {
+    fn over(
+        body: &Program,
+        makers: &[&Instruction],
+        space: Dims,
+        axes: Axes,
+        live_words: u32,
+    ) -> std::result::Result<Plan, Reason> {
         if space.contains(&0) {
             return Err("no elements".to_string());
         }
@@ -186,7 +189,7 @@ impl Plan {
         {
             return Err("too much for one kernel".to_string());
         }
-        if plan.live_words(false) > MAX_LIVE_WORDS {
+        if plan.live_words(false) > live_words {
             return Err("too many values at once".to_string());
         }
         Ok(plan)

@@ -20,8 +20,9 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// What a body does that has two products and steps on both, which nothing else reads; `None` for other bodies.
-    pub fn of(body: &Program) -> Option<Pair> {
+    /// What a body does that has two products and steps on both, which nothing else reads and which need no more than so
+    /// many words at once; `None` for other bodies.
+    pub fn of(body: &Program, live_words: u32) -> Option<Pair> {
         let [first, second, ..] = body.instructions.as_slice() else { return None };
         let place = Pair::matrix_of(first, second)?;
         let input = |operand: &Operand| match *operand {
@@ -33,7 +34,7 @@ impl Pair {
         let [matrix, beside] = [factors[place], other].map(|i| body.inputs.get(i as usize));
         let [ty] = first.outs.as_slice() else { return None };
         let vectors = vectors(&first.op, body.inputs.get(factors[1 - place] as usize)?, 1 - place)?;
-        let following = following(body, &[0, 1], ty)?;
+        let following = following(body, &[0, 1], ty, live_words)?;
         (matrix == beside).then_some(Pair { factors, place, other, vectors, following })
     }
 

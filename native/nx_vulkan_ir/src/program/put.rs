@@ -23,8 +23,9 @@ pub struct Put {
 }
 
 impl Put {
-    /// What a body puts into one of its operands, if steps compute it; `None` for other bodies.
-    pub fn of(body: &Program) -> Option<Put> {
+    /// What a body puts into one of its operands, if steps compute it that need no more than so many words at once;
+    /// `None` for other bodies.
+    pub fn of(body: &Program, live_words: u32) -> Option<Put> {
         let (put, before) = body.instructions.split_last()?;
         let last = Operand::Result(body.results().count().checked_sub(1)? as u32);
         if !matches!(put.op, Op::PutSlice { .. }) || body.outputs != [last] {
@@ -44,7 +45,7 @@ impl Put {
             return None;
         }
         let (inputs, instructions) = (body.inputs.clone(), before.to_vec());
-        let plan = Plan::of(&Program { inputs, instructions, outputs: vec![update] }).ok()?;
+        let plan = Plan::of(&Program { inputs, instructions, outputs: vec![update] }, live_words).ok()?;
         let is_map = plan.axes.is_empty() && plan.stores.len() == 1;
         is_map.then_some(Put { target: target?, part: part.clone(), operands, plan, ty })
     }

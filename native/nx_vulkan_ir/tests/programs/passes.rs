@@ -1,7 +1,7 @@
 //! Passes on what was recorded from Nx.
 
 use nx_vulkan_ir::Result;
-use nx_vulkan_ir::program::passes::{Heads, Joins, Recompute, Saving, Target, optimize};
+use nx_vulkan_ir::program::passes::{Heads, Joins, Quick, Recompute, Saving, SmallProducts, Target, optimize};
 use nx_vulkan_ir::program::rows::RowLimits;
 use nx_vulkan_ir::program::{Builder, Op, Operand, Program, Reduction};
 use nx_vulkan_ir::reference::{self, Array};
@@ -14,7 +14,13 @@ const RECOMPUTE: Recompute = Recompute { flops_per_byte: 16, shares: 1, most_per
 /// A GPU without matrix units.
 pub fn target(saving: Saving) -> Target {
     Target {
-        rows: RowLimits { elements: 1 << 15, invocations: 1024, planned_invocations: 1024 },
+        rows: RowLimits {
+            elements: 1 << 15,
+            registers: 32,
+            invocations: 1024,
+            column_invocations: 32,
+            planned_invocations: 1024,
+        },
         chooses_parts: true,
         joins_small_ops: false,
         iteration_work: 1 << 20,
@@ -39,6 +45,9 @@ pub fn target(saving: Saving) -> Target {
             unit_work: 1 << 26,
             read_bytes: 4 << 20,
         },
+        live_words: 40,
+        quick: Quick { elements: 1 << 14, long_program: 64, instructions: 48, parts: 4 },
+        small_products: SmallProducts { launches: 8, neighbours: 64, most_of_columns: 8, run_bytes: 64 },
     }
 }
 

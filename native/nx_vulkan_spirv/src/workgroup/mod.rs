@@ -124,27 +124,32 @@ pub struct WorkgroupSpec {
     pub local_size: u32,
     /// Bytes of shared memory that the kernel may use.
     pub shared_bytes: u32,
+    /// Invocations that run in step.
+    pub subgroup: u32,
 }
 
-/// Invocations of a workgroup, at least: one subgroup of common devices.
-const MIN_LOCAL_SIZE: u64 = 32;
+/// Invocations of a workgroup, of powers of two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LocalSizes {
+    /// At least: those that run in step.
+    pub subgroup: u32,
+    /// At most, of programs with loops.
+    pub most_of_loops: u32,
+    /// At most, of others.
+    pub most: u32,
+}
 
 /// Some thousand values that are each an operand of the next; only what is used of it is memory.
 const STACK_BYTES: usize = 256 << 20;
 
-/// Invocations of a workgroup, at most, of programs with loops and of others: steps of chains wait at barriers more
-/// than they compute (5.3 us for the mixture model in `examples/posteriors` on an H200, 5.5 with 512 invocations, 6.5
-/// with 1024), a softmax and its loss of 128 x 10 take 2 us less with 512.
-const MAX_LOCAL_SIZE_OF_LOOPS: u64 = 256;
-const MAX_LOCAL_SIZE: u64 = 512;
-
 impl WorkgroupSpec {
-    /// As many invocations as the program's longest loops over elements have use for.
-    pub fn local_size(program: &Program, mode: Mode, max_invocations: u32) -> u32 {
+    /// As many invocations as the program's longest loops over elements have use for, of the sizes for a device, but no
+    /// more than it allows.
+    pub fn local_size(program: &Program, mode: Mode, sizes: LocalSizes, max_invocations: u32) -> u32 {
         let has_loops = mode != Mode::Once || program.instructions.iter().any(|i| i.op.inside().next().is_some());
-        let most = if has_loops { MAX_LOCAL_SIZE_OF_LOOPS } else { MAX_LOCAL_SIZE };
+        let most = if has_loops { sizes.most_of_loops } else { sizes.most };
         let limit = 1u64 << u64::from(max_invocations.max(1)).ilog2();
-        node::longest(program).next_power_of_two().clamp(MIN_LOCAL_SIZE, most).min(limit) as u32
+        node::longest(program).next_power_of_two().clamp(sizes.subgroup.into(), most.into()).min(limit) as u32
     }
 
     /// Generates the kernel's SPIR-V. In place of the elements of a workgroup come the bytes of scratch memory that it

@@ -20,9 +20,6 @@ use crate::reducer::ReducerCode;
 /// halving.
 const LAST_ACCUMULATORS: u32 = 16;
 
-/// Invocations that run in step on common GPUs.
-const SUBGROUP: u32 = 32;
-
 /// A value whose elements are stored: to a region, or to an operand from an element on.
 struct Map {
     id: Id,
@@ -234,9 +231,9 @@ impl Emitter<'_, '_, '_> {
             self.line(self.local_id, length, &maps, &folds)?;
             for map in packed {
                 // Each in a subgroup of its own, so that none waits for another.
-                let subgroups = self.spec.local_size / SUBGROUP;
+                let subgroups = self.spec.local_size / self.spec.subgroup;
                 apart = (apart + 1) % subgroups.max(1);
-                let skipped = self.number(apart * SUBGROUP);
+                let skipped = self.number(apart * self.spec.subgroup);
                 let first = self.minus(self.local_id, skipped);
                 self.line(first, length, &[map], &[])?;
             }
@@ -284,7 +281,7 @@ impl Emitter<'_, '_, '_> {
                     && stack.operands.iter().all(|&part| self.elements_of(part) == 1)
             })
         };
-        self.elements_of(id) <= u64::from(SUBGROUP.min(self.spec.local_size))
+        self.elements_of(id) <= u64::from(self.spec.subgroup.min(self.spec.local_size))
             && matches!(&node.kind, NodeKind::Op(op) if op.elementwise().is_some())
             && node.operands.iter().any(is_stack)
             && node.operands.iter().all(|operand| is_stack(operand) || self.elements_of(*operand) == 1)

@@ -248,14 +248,12 @@ pub struct DotSpec {
     pub low_b_first: bool,
     /// On matrix units: whether contracted elements end within a step. By vectors: within eight of them.
     pub ends_early: bool,
+    /// By vectors: whether an invocation may take eight neighbours of a matrix.
+    pub by_eights: bool,
     /// Whether parameters may fill `ParamLayout::WIDE_PUSH_WORDS` of push constants.
     pub wide: bool,
     pub epilogue: Option<EpilogueSpec>,
 }
-
-/// The most vectors for which an invocation takes eight neighbours of a matrix. The sums of more leave no registers for
-/// what is on its way: by eight, 14336 x 4096 of bf16 takes 86 us on an H100 and 72 by fours, by four 41 and 44.
-const MOST_BY_EIGHTS: u32 = 4;
 
 /// The operands that are multiplied.
 pub(super) const FACTORS: u8 = 2;
@@ -316,10 +314,10 @@ impl DotSpec {
     /// Whether an invocation takes eight neighbours of a matrix by few vectors: 16 bytes of one of them or the other at
     /// once.
     pub(super) fn takes_eights(&self) -> bool {
-        let Tiling::Vectors(tile) = self.tiling else { return false };
+        let Tiling::Vectors(_) = self.tiling else { return false };
         let type_of = |k: usize, own: DType| self.prologues[k].as_ref().and_then(Prologue::dtype).unwrap_or(own);
         let is_narrow = |dtype: DType| dtype.size_bytes() <= DType::F16.size_bytes();
-        tile.count <= MOST_BY_EIGHTS && (is_narrow(type_of(0, self.a)) || is_narrow(type_of(1, self.b)))
+        self.by_eights && (is_narrow(type_of(0, self.a)) || is_narrow(type_of(1, self.b)))
     }
 
     /// The most neighbours of a matrix of so many contracted elements that an invocation computes at once.

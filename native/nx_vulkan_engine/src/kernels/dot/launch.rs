@@ -74,8 +74,8 @@ impl MergedAxes {
 /// Contracted elements up to which one invocation adds up a result.
 const MAX_NARROW_DEPTH: u64 = 1024;
 
-/// Contracted elements up to which one invocation adds up a result of a vector and a matrix that caches hold, wherever
-/// neighbours lie. Beyond, many invocations add up each result.
+/// Contracted elements up to which one invocation adds up a result of a vector and a small matrix, wherever neighbours
+/// lie. Beyond, many invocations add up each result. Alike on all devices, since it is an order of sums.
 const MAX_SHORT_DEPTH: u64 = 64;
 
 /// An operand: batches of matrices with a free and a contracted axis, with strides in elements.
@@ -381,7 +381,9 @@ pub fn pair_as(
         return Ok(false);
     }
     let ends_early = ends_within_eights(p);
-    let mut spec = DotSpec { tiling: Tiling::Vectors(tile), wide: is_wide(engine), ends_early, ..spec(p) };
+    let by_eights = takes_by_eights(engine, tile);
+    let tiling = Tiling::Vectors(tile);
+    let mut spec = DotSpec { tiling, wide: is_wide(engine), ends_early, by_eights, ..spec(p) };
     let space = direct(p, &mut spec, false);
     let results = Results { out: p.out, space, inputs: p.inputs(), splits: 1 };
     launch_plain(engine, p, spec, &results, (&[&beside.tensor], Waits::All), compile)?;
@@ -391,6 +393,11 @@ pub fn pair_as(
 /// Whether the contracted elements are no whole groups of eight.
 fn ends_within_eights(p: &Product<'_>) -> bool {
     !p.a.depth.elements().is_multiple_of(8)
+}
+
+/// Whether invocations of a tile may take eight neighbours of a matrix.
+fn takes_by_eights(engine: &Engine, tile: VectorTile) -> bool {
+    u64::from(tile.count) <= engine.model().products.eights_vectors
 }
 
 /// Whether parameters may fill `ParamLayout::WIDE_PUSH_WORDS`.
@@ -429,6 +436,7 @@ fn spec(p: &Product<'_>) -> DotSpec {
         guarded: false,
         low_b_first: false,
         ends_early: false,
+        by_eights: false,
         wide: false,
         epilogue: None,
     }
@@ -533,6 +541,7 @@ pub(super) fn product_with(
             return Err(Error::InvalidProgram { op: "dot".to_string(), reason });
         }
         spec.ends_early = ends_within_eights(p);
+        spec.by_eights = takes_by_eights(engine, tile);
     }
     if let Tiling::Lanes(tile) = tiling {
         if !lane_tiles(engine.model(), sum).contains(&tile) {

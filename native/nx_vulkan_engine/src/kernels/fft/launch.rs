@@ -14,20 +14,11 @@ use crate::shape::{Dims, Strides};
 use crate::tuning::DeviceModel;
 use crate::{CType, DType, Engine, Error, Result, Tensor, Type};
 
-/// Shared memory that one workgroup uses: two and more of them run at once on a GPU.
-const SHARED_BYTES: u32 = 32 << 10;
-
-/// Elements that keep the invocations of a workgroup busy.
-const MIN_GROUP_ELEMENTS: u64 = 2048;
-
 /// Longest c64 transform that is computed in f64 where the device has it: memory, not arithmetic, sets its time anyway.
 const MAX_EXTENDED: u64 = 64;
 
 /// Bytes of scratch memory above which the batches of a transform run one part after the other.
 const MAX_SCRATCH_BYTES: u64 = 1 << 30;
-
-/// Neighbouring rows in a workgroup that fill a memory sector.
-const NEIGHBOURS: u64 = 4;
 
 /// Bits of the template's `flags`.
 const SWAP_LOAD: u32 = 1;
@@ -227,12 +218,13 @@ pub(super) fn spectrum(
 
 /// Elements that one workgroup transforms.
 pub(crate) fn capacity(model: &DeviceModel, compute: CType) -> u64 {
-    u64::from(model.caps.max_shared_memory_bytes.min(SHARED_BYTES)) / compute.dtype().size_bytes() / 16 * 16
+    u64::from(model.caps.max_shared_memory_bytes.min(model.transforms.shared_bytes)) / compute.dtype().size_bytes() / 16
+        * 16
 }
 
 /// The longest transform of one launch: columns have neighbours beside them that fill memory sectors.
 fn longest_part(model: &DeviceModel, compute: CType, columns: bool) -> u64 {
-    capacity(model, compute) / if columns { NEIGHBOURS } else { 1 }
+    capacity(model, compute) / if columns { model.transforms.neighbours } else { 1 }
 }
 
 /// Runs one pass in as many launches as its length takes.
@@ -414,7 +406,7 @@ impl Step<'_> {
 
 /// Whether a launch of so many elements has a kernel of its own length, which is another one to compile.
 pub(crate) fn is_fixed(model: &DeviceModel, elements: u64) -> bool {
-    elements >= model.fill.least_fixed_transform
+    elements >= model.transforms.least_fixed
 }
 
 /// Elements of shared memory from one row of `n` to the next: banks change places within 16.
@@ -428,8 +420,8 @@ pub(crate) fn rows_per_group(model: &DeviceModel, n: u64, rows: u64, capacity: u
     let pitch = pitch(n);
     let most = (capacity / pitch).clamp(1, FftSpec::LOCAL_SIZE);
     let most = 1 << most.ilog2();
-    let least = if neighbours { NEIGHBOURS } else { 1 };
-    let wanted = (rows / model.fill.transform_groups).max(MIN_GROUP_ELEMENTS / pitch).max(least);
+    let least = if neighbours { model.transforms.neighbours } else { 1 };
+    let wanted = (rows / model.transforms.groups).max(model.transforms.least_group_elements / pitch).max(least);
     wanted.min(rows).next_power_of_two().min(most)
 }
 

@@ -12,8 +12,8 @@ const FIXED_PASSES: usize = 4;
 /// Longest transform that is summed term by term when it is no product of radices.
 pub const MAX_DIRECT: u64 = 64;
 
-/// Longest part of a transform of several launches: neighbouring rows in one workgroup then fill a memory sector (32
-/// bytes).
+/// Longest part of a transform of several launches, of any device, since digits depend on how a length is split: a
+/// workgroup then has room for several neighbouring rows.
 const MAX_PART: u64 = 1024;
 
 /// Whether a length is a product of radices.

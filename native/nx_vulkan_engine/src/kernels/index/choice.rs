@@ -27,11 +27,8 @@ pub(crate) enum Way {
 /// Updates from which on they are added up in parts: guides/numerics.md.
 const SUMS_FROM: u64 = 4096;
 
-/// Elements of a row that fill a device without parts of the updates.
+/// Elements of a row that are many without parts of the updates, on all devices, since results depend on it.
 const WIDE_ROW: u64 = 1 << 16;
-
-/// Invocations that share the rows of a scatter when rows are too short to fill the device.
-const OWNERS: u64 = 1024;
 
 impl Applied {
     /// What an op means by so many updates of so many elements each. Results depend on it.
@@ -60,6 +57,6 @@ impl Applied {
 }
 
 /// Invocations for each inner element among which a scatter shares its rows.
-pub(crate) fn owners(count: u64, inner: u64) -> u64 {
-    (OWNERS / inner.max(1)).clamp(1, count.max(1))
+pub(crate) fn owners(model: &DeviceModel, count: u64, inner: u64) -> u64 {
+    (model.updates.owners / inner.max(1)).clamp(1, count.max(1))
 }

@@ -58,40 +58,32 @@ pub struct Spec {
     pub numbers: SmallVec<[DType; 1]>,
     /// What adds to the positions of outputs, a u32: where that is, none of them is contiguous.
     pub shift: Option<Ref>,
+    /// How its device shares vectors out.
+    pub sharing: Sharing,
 }
 
-/// Vectors per invocation where functions are costly or one operand is read: several loads in flight hide the memory's
-/// latency behind them (14 % for costly ones on an H200, 2 to 5 % for `x + 1`, while cheap ones of two operands lose 1
-/// %).
-pub const MORE_VECTORS: u32 = 2;
-
-/// Invocations per workgroup where they take more vectors of cheap functions: with 256, `x + 1` is 3 % slower on an
-/// H200; one vector in each is as fast as this only while few buffers are in use (9 % slower among twelve of a GiB).
-pub const SMALL_LOCAL_SIZE: u32 = 128;
-
-/// Vectors per invocation where the functions of one operand are costly, but few: what an invocation does once counts
-/// less (45 instructions an element instead of 47 for an exponential and a hyperbolic tangent on an H200), and more
-/// loads are in flight; six and more take too many registers. On CPU devices, where a subgroup takes 50 cycles to
-/// begin, everywhere.
-const MOST_VECTORS: u32 = 4;
-const MOST_COSTLY_STEPS: usize = 4;
-
-/// Vectors per invocation where a workgroup lists what is in doubt, so that one subgroup computes all of it at once
-/// (normal draws on an H100: 100 us with four, 95 with these).
-const LISTED_VECTORS: u32 = 2;
+/// How vectors are shared out among invocations, each count of which has a template: 1, 2 or 4 vectors in each, and
+/// workgroups of 256 invocations or, with several vectors, of 128.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Sharing {
+    /// Vectors per invocation where functions are costly or one operand is read.
+    pub more_vectors: u32,
+    /// Where the functions of one operand are costly, but few, and where pairs are read.
+    pub most_vectors: u32,
+    /// How many costly functions are few.
+    pub few_costly: usize,
+    /// Vectors per invocation where a workgroup lists what is in doubt.
+    pub listed_vectors: u32,
+    /// Invocations per workgroup where they take more vectors of cheap functions.
+    pub small_local_size: u32,
+    /// Invocations whose vectors lie one after the other where each has many.
+    pub neighbours: u32,
+    /// Elements of a block's invocation whose costly functions stand side by side.
+    pub together: u32,
+}
 
 /// Workgroups that blocks may have at most: their template knows numbers of four digits of 5 bits.
 pub const MAX_BLOCKS: u64 = 1 << 20;
-
-/// Elements of a block's invocation whose costly functions stand side by side: the branch around stores where short
-/// forms don't serve divides the code (an exponential and a hyperbolic tangent take a quarter longer with two elements
-/// between branches).
-const TOGETHER: u32 = 8;
-
-/// Invocations whose vectors lie one after the other where each has that many, those of a GPU's subgroup: a workgroup's
-/// are 3 % slower on an H200, and 4 KiB apart, as vectors of a workgroup would be, arrays are in each other's way in a
-/// CPU's first cache.
-const NEIGHBOURS: u32 = 32;
 
 impl Spec {
     /// The widest vector that all ports and steps allow, if the launch is aligned for it. Costly steps are repeated per
@@ -133,7 +125,7 @@ impl Spec {
 
     /// Whether so few steps are costly that many copies of them compile soon.
     pub fn is_short(&self) -> bool {
-        self.costly_steps() <= MOST_COSTLY_STEPS
+        self.costly_steps() <= self.sharing.few_costly
     }
 
     /// Whether it computes with types of 64 bits that a device lacks.
@@ -184,16 +176,16 @@ impl Spec {
     pub(super) fn vectors(&self) -> u32 {
         match self.form {
             Form::Single | Form::Exact => return 1,
-            Form::Pairs => return MOST_VECTORS,
+            Form::Pairs => return self.sharing.most_vectors,
             Form::Blocks { vectors } => return vectors.into(),
-            Form::Vectors if self.is_listed() => return LISTED_VECTORS,
+            Form::Vectors if self.is_listed() => return self.sharing.listed_vectors,
             Form::Vectors => {}
         }
         let loaded = self.inputs.iter().filter(|port| port.layout != Layout::Uniform).count();
         match loaded {
             2.. if self.is_cheap() => 1,
-            0..=1 if self.width == 4 && self.is_short() && !self.is_cheap() => MOST_VECTORS,
-            _ => MORE_VECTORS,
+            0..=1 if self.width == 4 && self.is_short() && !self.is_cheap() => self.sharing.most_vectors,
+            _ => self.sharing.more_vectors,
         }
     }
 
@@ -215,12 +207,17 @@ impl Spec {
         self.inputs.iter().all(|port| port.layout != Layout::Contiguous)
     }
 
+    /// Whether each invocation has as many vectors as any has.
+    fn has_most(&self) -> bool {
+        self.vectors() == self.sharing.most_vectors
+    }
+
     /// Invocations per workgroup.
     fn local_size(&self) -> u32 {
-        let is_small = self.width > 1 && self.vectors() > 1 && (self.is_cheap() || self.vectors() == MOST_VECTORS);
+        let is_small = self.width > 1 && self.vectors() > 1 && (self.is_cheap() || self.has_most());
         match self.form {
             Form::Blocks { .. } => LANES,
-            Form::Vectors if is_small || self.is_listed() => SMALL_LOCAL_SIZE,
+            Form::Vectors if is_small || self.is_listed() => self.sharing.small_local_size,
             Form::Vectors | Form::Single | Form::Exact | Form::Pairs => LOCAL_SIZE,
         }
     }
@@ -233,10 +230,9 @@ impl Spec {
 
     /// Vectors between an invocation's.
     fn apart(&self) -> u32 {
-        match (self.form, self.vectors()) {
-            (Form::Pairs | Form::Blocks { .. }, _) => LANES,
-            (_, MOST_VECTORS) => NEIGHBOURS,
-            _ if self.is_listed() => NEIGHBOURS,
+        match self.form {
+            Form::Pairs | Form::Blocks { .. } => LANES,
+            _ if self.has_most() || self.is_listed() => self.sharing.neighbours,
             _ => self.local_size(),
         }
     }
@@ -274,13 +270,13 @@ impl Spec {
         let name = match (self.width, self.vectors(), self.local_size()) {
             _ if self.is_listed() => "elementwise_v4_listed",
             (4, 1, _) => "elementwise_v4",
-            (4, MOST_VECTORS, SMALL_LOCAL_SIZE) => "elementwise_v4_four_128",
-            (4, MOST_VECTORS, _) => "elementwise_v4_four",
-            (4, _, SMALL_LOCAL_SIZE) => "elementwise_v4_two_128",
+            (4, 4, 128) => "elementwise_v4_four_128",
+            (4, 4, _) => "elementwise_v4_four",
+            (4, _, 128) => "elementwise_v4_two_128",
             (4, ..) => "elementwise_v4_two",
-            (2, MOST_VECTORS, _) => "elementwise_v2_four",
+            (2, 4, _) => "elementwise_v2_four",
             (2, 1, _) => "elementwise_v2",
-            (2, _, SMALL_LOCAL_SIZE) => "elementwise_v2_two_128",
+            (2, _, 128) => "elementwise_v2_two_128",
             (2, ..) => "elementwise_v2_two",
             _ if self.form == Form::Single => "elementwise_v1",
             _ if self.form == Form::Exact => "elementwise_one",
@@ -460,7 +456,7 @@ impl Spec {
         let numbers = self.numbers(code, params)?;
         let outputs = self.first_outputs(code, params, index)?;
         let mut rest = zero;
-        let together = if self.is_cheap() { 1 } else { (TOGETHER / width).min(self.vectors()) };
+        let together = if self.is_cheap() { 1 } else { (self.sharing.together / width).min(self.vectors()) };
         for v in (0..self.vectors()).step_by(together as usize) {
             let mut lanes: SmallVec<[Lane; 16]> = SmallVec::new();
             for v in v..v + together {

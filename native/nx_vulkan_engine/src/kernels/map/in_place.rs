@@ -68,6 +68,7 @@ mod tests {
                 fixed: None,
                 numbers: Default::default(),
                 shift: None,
+                sharing: engine.model().maps.sharing,
             };
             let words = spec.generate(Library::builtin().unwrap(), engine.float_modes().unwrap()).unwrap().words;
             assert_eq!(in_place::exclusive(&words), None, "{form:?}");

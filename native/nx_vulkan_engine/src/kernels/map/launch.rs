@@ -101,10 +101,6 @@ fn by_blocks(model: &DeviceModel, spec: &Spec, elements: u64) -> Option<Spec> {
     (elements / u64::from(spec.elements_per_group()) < MAX_BLOCKS).then_some(spec)
 }
 
-/// Elements up to which kernels of long programs share their code: a launch of so many takes microseconds, while
-/// compiling takes milliseconds to a second.
-const MAX_SHARED_ELEMENTS: u64 = 1 << 14;
-
 /// Numbers that a launch gives: their parameters and those of 24 inputs have numbers of a byte.
 const MAX_NUMBERS: usize = 96;
 
@@ -307,7 +303,7 @@ fn map_whole(
 ) -> Result<()> {
     let mut stored: SmallVec<[Ref; 2]> = outputs.iter().map(|(r, _)| *r).collect();
     let (space, keeps_axes) = space_of(sizes, inputs, outputs, &mut steps, &mut stored);
-    let numbers = match engine.shares_kernels() && elements_of(sizes) <= MAX_SHARED_ELEMENTS {
+    let numbers = match engine.shares_kernels() && elements_of(sizes) <= engine.model().maps.most_shared {
         true => numbers(&mut steps, inputs.len()),
         false => Numbers::new(),
     };
@@ -324,6 +320,7 @@ fn map_whole(
         fixed: None,
         numbers: numbers.iter().map(|(dtype, _)| *dtype).collect(),
         shift,
+        sharing: engine.model().maps.sharing,
     };
     if shapes == Shapes::Own && parameters(&spec) > ParamLayout::PUSH_WORDS && laid.is_indexed_whole(engine.reach()) {
         spec.fixed = Some(Box::new(Fixed { sizes: space.sizes.clone(), strides: space.strides.clone() }));
@@ -639,6 +636,7 @@ mod tests {
                 fixed: None,
                 numbers: SmallVec::new(),
                 shift: None,
+                sharing: model.maps.sharing,
             }
         };
         let form = |op, input, output, elements| single(&model, &spec(op, input, output), elements);

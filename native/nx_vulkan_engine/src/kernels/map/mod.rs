@@ -16,7 +16,7 @@ use crate::Result;
 use crate::program::ops::multiplied;
 use crate::program::step::Ref;
 
-pub use generate::{Form, Port, Spec};
+pub use generate::{Form, Port, Sharing, Spec};
 pub use launch::{Operand, Shapes, map, map_from, put};
 #[cfg(test)]
 pub(crate) use launch::{block_items, is_single, unrolls};

@@ -14,13 +14,6 @@ use crate::shape::{Dims, Space, Strides};
 use crate::tuning::DeviceModel;
 use crate::{DType, Engine, Result, Tensor, View};
 
-/// Elements that one invocation reduces before a reduction is worth splitting in chunks: enough to hide the second
-/// dispatch.
-const ELEMENTS_PER_INVOCATION: u64 = 64;
-
-/// Elements that one invocation reduces alone where a team could not read them as neighbours.
-const MAX_SOLO_ELEMENTS: u64 = 32;
-
 /// What to reduce.
 #[derive(Debug, Clone, Copy)]
 pub struct Reduce<'a> {
@@ -54,7 +47,7 @@ impl Layout {
     pub fn team(&self, model: &DeviceModel, axes: usize, elements: u64) -> u32 {
         match self.direction {
             // Neighbours along several short axes are no neighbours in memory that a team could read together.
-            Direction::Rows { .. } if axes > 1 && elements <= MAX_SOLO_ELEMENTS => 1,
+            Direction::Rows { .. } if axes > 1 && elements <= model.reductions.most_alone => 1,
             Direction::Rows { width } => team(model, elements.div_ceil(u64::from(width))),
             Direction::Columns { .. } => self.team,
         }
@@ -67,7 +60,7 @@ impl Layout {
         let (direction, team) = match self.direction {
             Direction::Rows { .. } => (rows, 1),
             Direction::Columns { .. } => match column_team(model, outputs, partials, bytes) {
-                1 if partials > MAX_SOLO_ELEMENTS => (rows, 1),
+                1 if partials > model.reductions.most_alone => (rows, 1),
                 team => (Direction::Columns { in_teams: team > 1 }, team as u32),
             },
         };
@@ -361,17 +354,18 @@ pub(crate) fn layout(kept: &Space, reduced: &Space, dtype: DType, aligned: bool,
         && elements >= width;
     let width = if vectorizable { width } else { 1 };
     let (target, most) = (model.fill.reduce_invocations, model.reductions.most_team);
+    let of_one = model.reductions.elements;
     let team = if columns { column_team(model, outputs, elements, dtype.size_bytes()) } else { 1 };
     // A second dispatch is worth no fewer elements, however many invocations share them.
     let per_chunk = match (columns, &model.reductions.columns) {
         (true, Some(columns)) if team > 1 && elements <= columns.most_elements * team => elements,
-        (true, Some(columns)) if team > 1 || elements >= 2 * ELEMENTS_PER_INVOCATION => columns.elements * team,
-        (true, _) => ELEMENTS_PER_INVOCATION,
-        (false, _) => ELEMENTS_PER_INVOCATION * u64::from(ReduceSpec::LOCAL_SIZE),
+        (true, Some(columns)) if team > 1 || elements >= 2 * of_one => columns.elements * team,
+        (true, _) => of_one,
+        (false, _) => of_one * u64::from(ReduceSpec::LOCAL_SIZE),
     };
     let invocations = match columns {
         true => outputs * team,
-        false => outputs * elements.div_ceil(ELEMENTS_PER_INVOCATION).min(most),
+        false => outputs * elements.div_ceil(of_one).min(most),
     };
     let chunks = target.div_ceil(invocations.max(1)).min(elements / per_chunk.max(1)).max(1);
     // Invocations of a team read eight elements at once.

@@ -1,6 +1,6 @@
 //! Launches of row kernels: how many invocations share a row, and how its elements are loaded.
 
-use nx_vulkan_ir::program::rows::{MOST_INVOCATIONS_OF_COLUMNS, is_columns};
+use nx_vulkan_ir::program::rows::is_columns;
 use nx_vulkan_ir::program::step::{Ref, Step};
 use nx_vulkan_ir::program::{Elementwise, Unary};
 use smallvec::SmallVec;
@@ -12,9 +12,6 @@ use crate::shape::{Dims, Space, Strides, contiguous_strides};
 use crate::tuning::DeviceModel;
 use crate::{DType, Engine, Result, Tensor};
 
-/// Neighbouring rows that invocations take together where elements of a row are apart in memory.
-const NEIGHBOURS: u32 = 32;
-
 /// Functions of f32 of which the library has an `f_near`.
 const NEAR_FORMS: [Unary; 2] = [Unary::Log, Unary::ErfInv];
 
@@ -23,10 +20,11 @@ const FEW_STEPS: u64 = 8;
 
 /// A larger team where rows whose elements are apart fill few workgroups: these take as long as the code of one
 /// invocation.
-fn shared_out(few_groups: u64, rows: u64, vectors: u64, team: u64) -> u64 {
+fn shared_out(model: &DeviceModel, rows: u64, vectors: u64, team: u64) -> u64 {
+    let (few_groups, most) = (model.rows.few_groups, u64::from(model.programs.rows.column_invocations));
     let groups = |team: u64| rows.div_ceil((256 / team).max(1));
     let mut team = team;
-    while groups(team) < few_groups && 2 * team <= u64::from(MOST_INVOCATIONS_OF_COLUMNS) && 2 * team <= vectors {
+    while groups(team) < few_groups && 2 * team <= most && 2 * team <= vectors {
         team *= 2;
     }
     team
@@ -50,8 +48,8 @@ pub(crate) fn share(
     let least_team = vectors.div_ceil(most_items).next_power_of_two();
     let team = vectors.div_ceil(tuned.loads).next_power_of_two().min(most_invocations).max(least_team);
     // Neighbouring rows keep their place in the workgroup for as long as possible.
-    let team = if columns { team.min(u64::from(256 / NEIGHBOURS)).max(least_team) } else { team };
-    let team = if columns { shared_out(tuned.few_groups, rows, vectors, team) } else { team };
+    let team = if columns { team.min(256 / tuned.neighbours).max(least_team) } else { team };
+    let team = if columns { shared_out(model, rows, vectors, team) } else { team };
     let half = team / 2;
     let halved = !columns
         && (1..=tuned.most_invocations_of_halves).contains(&half)

@@ -75,7 +75,7 @@ impl Team {
     /// Subgroups and invocations of a workgroup at most.
     const SUBGROUPS: u32 = 16;
     const INVOCATIONS: u32 = 512;
-    /// Words of keys of an invocation: few, so that registers leave room for other workgroups.
+    /// Words of keys of an invocation; fixed in the templates.
     const WORDS: u64 = 8;
 
     /// The largest workgroup of subgroups of so many invocations, where a workgroup may have `most`.

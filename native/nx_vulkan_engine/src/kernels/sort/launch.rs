@@ -15,10 +15,6 @@ use crate::{DType, Engine, Error, Result, Tensor};
 /// Tiles whose counts one invocation per digit adds up one after another.
 const SPAN: u64 = 64;
 
-/// Longest rows that are sorted by a network where registers could hold them: several of them share a workgroup. 65,536
-/// rows of 256, which one subgroup would hold, take an H200 0.58 ms so, and 0.87 in registers.
-const NETWORK_ROW: u64 = 256;
-
 /// Elements that one workgroup selects from, about.
 const SELECT_CHUNK: u64 = 16_384;
 
@@ -161,7 +157,8 @@ impl Batch<'_> {
 
     /// Who sorts a row in registers, where that is possible and pays.
     fn team_of_row(&self) -> Option<Team> {
-        let elements = Some(self.what.elements).filter(|&elements| elements > NETWORK_ROW)?;
+        let by_network = self.engine.model().network_row;
+        let elements = Some(self.what.elements).filter(|&elements| elements > by_network)?;
         self.ranked?.holding(elements, self.bytes())
     }
 

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use nx_vulkan_device::device::Caps;
 use nx_vulkan_spirv::workgroup::{Keyed, Mode, Port, WorkgroupSpec};
 use smallvec::SmallVec;
 
 use crate::kernels::{Arguments, Compile, Kernel, Place, launch};
 use crate::program::Program;
+use crate::tuning::DeviceModel;
 use crate::{Engine, Error, Result, Tensor, Type, View};
 
 /// Shared memory that a workgroup uses at most: what every device has that Vulkan 1.2 drivers for desktops support, so
@@ -22,18 +22,21 @@ fn port(tensor: &Tensor) -> Port {
 }
 
 /// The spec of a program that runs once on these inputs.
-pub fn spec(caps: &Caps, program: &Arc<Program>, inputs: &[Tensor]) -> WorkgroupSpec {
-    spec_with(caps, program, inputs.iter().map(port).collect(), Mode::Once)
+pub fn spec(model: &DeviceModel, program: &Arc<Program>, inputs: &[Tensor]) -> WorkgroupSpec {
+    spec_with(model, program, inputs.iter().map(port).collect(), Mode::Once)
 }
 
 /// The spec of a program whose inputs lie as `ports` say.
-pub fn spec_with(caps: &Caps, program: &Arc<Program>, ports: Vec<Port>, mode: Mode) -> WorkgroupSpec {
+pub fn spec_with(model: &DeviceModel, program: &Arc<Program>, ports: Vec<Port>, mode: Mode) -> WorkgroupSpec {
+    let (caps, sizes) = (&model.caps, model.local_sizes);
+    let max_invocations = caps.max_invocations.min(caps.max_workgroup_size[0]);
     WorkgroupSpec {
-        local_size: WorkgroupSpec::local_size(program, mode, caps.max_invocations.min(caps.max_workgroup_size[0])),
+        local_size: WorkgroupSpec::local_size(program, mode, sizes, max_invocations),
         program: Keyed::new(Arc::clone(program)),
         ports,
         mode,
         shared_bytes: SHARED_BYTES.min(caps.max_shared_memory_bytes),
+        subgroup: sizes.subgroup,
     }
 }
 

@@ -32,6 +32,7 @@ fn product(dtype: DType, sum: CType, tiling: Tiling) -> DotSpec {
         guarded: false,
         low_b_first: false,
         ends_early: false,
+        by_eights: matches!(tiling, Tiling::Vectors(tile) if tile.count <= 4),
         wide: false,
         epilogue: None,
     }

@@ -1,6 +1,7 @@
 //! Elementwise ops, casts and copies.
 
 use nx_vulkan_engine::kernels::map::{Form, Port, Spec};
+use nx_vulkan_engine::tuning::SHARING;
 use nx_vulkan_ir::DType;
 use nx_vulkan_ir::program::step::{Ref, Step};
 use nx_vulkan_ir::program::{Binary, Elementwise, Unary};
@@ -111,6 +112,7 @@ fn maps() {
         fixed: None,
         numbers: Default::default(),
         shift: None,
+        sharing: SHARING,
     };
     kernels.add("layouts", |l, m| several.generate(l, m));
     let places = Spec {
@@ -123,6 +125,7 @@ fn maps() {
         fixed: None,
         numbers: Default::default(),
         shift: None,
+        sharing: SHARING,
     };
     kernels.add("places", |l, m| places.generate(l, m));
     // What is in doubt is listed, and computed exactly.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use nx_vulkan_engine::tuning::LOCAL_SIZES;
 use nx_vulkan_ir::DType;
 use nx_vulkan_ir::program::{Builder, Program, Reduction};
 use nx_vulkan_spirv::workgroup::{self, Keyed, Mode, WorkgroupSpec};
@@ -13,10 +14,11 @@ fn in_workgroup(program: Program, mode: Mode) -> WorkgroupSpec {
     let ports = program.inputs.iter().skip(counted.into()).map(|ty| workgroup::Port::contiguous(&ty.shape, counted));
     WorkgroupSpec {
         ports: ports.collect(),
-        local_size: WorkgroupSpec::local_size(&program, mode, 1024),
+        local_size: WorkgroupSpec::local_size(&program, mode, LOCAL_SIZES, 1024),
         program: Keyed::new(Arc::new(program)),
         mode,
         shared_bytes: 32 << 10,
+        subgroup: LOCAL_SIZES.subgroup,
     }
 }
 

@@ -162,7 +162,7 @@ fn derived_matrices_have_the_bits_of_those_in_memory() {
                 .iter()
                 .map(|o| if let Operand::Input(i) = o { inputs[*i as usize].clone() } else { panic!("{o}") })
                 .collect();
-            let found = epilogue::of(body, u64::MAX).unwrap();
+            let found = epilogue::of(body, u64::MAX, u32::MAX).unwrap();
             let place = usize::from(first);
             let Factor::Derived(plan) = &found.factors[place] else { panic!("{name}: {found:?}") };
             let derived =

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use nx_vulkan_engine::kernels::map::{Form, Port, Spec};
 use nx_vulkan_engine::program::Elementwise;
+use nx_vulkan_engine::tuning::SHARING;
 use nx_vulkan_engine::{DType, Engine, Interface, Launch, PipelineKey, Waits};
 use nx_vulkan_ir::program::step::{Ref, Step};
 use nx_vulkan_spirv::access::{Element, Layout};
@@ -83,6 +84,7 @@ impl Runner {
             fixed: None,
             numbers: Default::default(),
             shift: None,
+            sharing: SHARING,
         };
         spec.generate(Library::builtin().unwrap(), self.modes).unwrap()
     }

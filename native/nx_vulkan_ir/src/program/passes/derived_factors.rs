@@ -45,7 +45,7 @@ fn product(program: &Program, target: &Target, instruction: &Instruction) -> Opt
     match &instruction.op {
         op if epilogue::is_product(op) => body_of(instruction, program.types()),
         Op::Fused(body) => {
-            let found = epilogue::of(body, target.joins.unit_work)?;
+            let found = epilogue::of(body, target.joins.unit_work, target.live_words)?;
             (found.product == 0).then(|| (**body).clone())
         }
         _ => None,
@@ -110,7 +110,7 @@ fn join(
     }
     let inputs: Vec<Operand> = others.into_iter().map(|operand| operand.unwrap_or(made)).collect();
     body.outputs = body.append(product, &inputs);
-    let found = epilogue::of(&body, target.joins.unit_work)?;
+    let found = epilogue::of(&body, target.joins.unit_work, target.live_words)?;
     let product = body.instructions.get(found.product)?;
     let types: Option<Vec<&Type>> = product.operands.iter().map(|&o| body.type_of(o)).collect();
     let (Some([a, b]), [out]) = (types.as_deref(), product.outs.as_slice()) else { return None };

@@ -74,7 +74,7 @@ fn join(
         }
         _ => return None,
     }
-    let found = epilogue::of(&body, target.joins.unit_work)?;
+    let found = epilogue::of(&body, target.joins.unit_work, target.live_words)?;
     let on_units = runs_on_units(program, product, target);
     if out.elements() > target.joins.looped_results && !on_units && stands_in_loop(&found.steps) {
         return None;

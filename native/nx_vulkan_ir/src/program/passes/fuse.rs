@@ -11,7 +11,7 @@ use std::collections::{BTreeSet, BinaryHeap, HashMap, HashSet};
 use smallvec::SmallVec;
 
 use super::clusters::{Bodies, Cluster, Numbers};
-use super::quick::{MAX_COSTLY, MAX_QUICK, compiles_soon, cost};
+use super::quick::{compiles_soon, cost};
 use super::rewrite::Rewriter;
 use super::target::{Saving, Target};
 use crate::program::fused::{MAX_STORES, Plan, chosen, is_view};
@@ -22,9 +22,6 @@ use crate::{DType, Error, Result, Type};
 
 /// The part of a kernel's largest operand or result up to which operands take little memory.
 const MAX_SMALL: u64 = 16;
-
-/// Costly small ops, and parts that are put into something small, from which a program is long.
-const MIN_LONG: usize = 64;
 
 /// Cheap steps after each other that are computed again in each of several kernels, or for several elements: memory
 /// takes less time for what more of them give.
@@ -621,13 +618,14 @@ impl<'a> Fusion<'a> {
     /// Whether a group of a long program has more costly steps than its kernel may have, which is known without a plan.
     /// What is reduced may be large, so that only its plan tells.
     fn is_too_costly(&self, costly: u64, reduces: bool) -> bool {
-        self.is_long && !reduces && costly > MAX_COSTLY
+        self.is_long && !reduces && costly > self.target.quick.instructions
     }
 
     fn is_kernel(&self, group: &Cluster) -> bool {
         self.bodies.answer(group, |body| {
             (self.target.saving != Saving::Kernels || keeps_little(body))
-                && Plan::of(body).is_ok_and(|plan| self.takes(&plan) && (!self.is_long || compiles_soon(&plan)))
+                && Plan::of(body, self.target.live_words)
+                    .is_ok_and(|plan| self.takes(&plan) && (!self.is_long || compiles_soon(&plan, &self.target.quick)))
         })
     }
 
@@ -640,12 +638,12 @@ impl<'a> Fusion<'a> {
     /// Whether the program has so many small ops that compiling them would take long.
     fn is_long(&self) -> bool {
         let counts = |&at: &usize| self.is_costly(at) || (self.kinds[at] == Role::Placement && self.is_quick(at));
-        (0..self.kinds.len()).filter(counts).count() >= MIN_LONG
+        (0..self.kinds.len()).filter(counts).count() >= self.target.quick.long_program
     }
 
     /// Whether an instruction's results are small.
     fn is_quick(&self, at: usize) -> bool {
-        self.program.instructions[at].outs.iter().all(|out| out.elements() <= MAX_QUICK)
+        self.program.instructions[at].outs.iter().all(|out| out.elements() <= self.target.quick.elements)
     }
 
     fn takes(&self, plan: &Plan) -> bool {

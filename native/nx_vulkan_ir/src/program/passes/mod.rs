@@ -41,7 +41,7 @@ mod workgroup;
 
 pub use all_close::steps as steps_of_all_close;
 pub use fold_constants::computed;
-pub use target::{FewQueries, Heads, Joins, Recompute, Saving, Target};
+pub use target::{FewQueries, Heads, Joins, Quick, Recompute, Saving, SmallProducts, Target};
 pub use unstack::MAX_ROWS;
 
 use rewrite::{Rewriter, checked};

@@ -18,7 +18,9 @@ pub fn run(program: &Program, target: &Target) -> Result<Program> {
     let mut joined: HashMap<usize, (Op, Vec<Operand>)> = HashMap::new();
     for (at, instruction) in program.instructions.iter().enumerate() {
         let Op::Fused(body) = &instruction.op else { continue };
-        let Some(found) = epilogue::of(body, target.joins.unit_work).filter(|found| found.product == 0) else {
+        let Some(found) =
+            epilogue::of(body, target.joins.unit_work, target.live_words).filter(|found| found.product == 0)
+        else {
             continue;
         };
         for load in found.loads.iter().filter(|load| load.views.is_empty()) {
@@ -70,6 +72,6 @@ fn join(
         behind.map(|other| Instruction { operands: other.operands.iter().map(moved).collect(), ..other.clone() }),
     );
     paired.outputs = body.outputs.iter().map(moved).collect();
-    let found = Pair::of(&paired)?;
+    let found = Pair::of(&paired, target.live_words)?;
     found.fits(product.outs.first()?, target.paired_vectors).then(|| (Op::Fused(Box::new(paired)), operands))
 }

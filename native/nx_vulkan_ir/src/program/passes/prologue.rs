@@ -50,7 +50,7 @@ pub fn run(program: &Program, target: &Target) -> Result<Program> {
         }
         // All that reads a view of what has moved takes it in.
         let found = seen(instruction, &moved).or_else(|| {
-            let found = steps(&type_of, instruction, target.joins.loaded_elements)?;
+            let found = steps(&type_of, instruction, target)?;
             let from = type_of(found.operand)?;
             let taken = |results: &[Operand]| -> bool {
                 let mut left = results.to_vec();
@@ -91,7 +91,7 @@ fn product<'a>(
     match &instruction.op {
         op if epilogue::is_product(op) => body_of(instruction, type_of),
         Op::Fused(body) => {
-            let found = epilogue::of(body, target.joins.unit_work)?;
+            let found = epilogue::of(body, target.joins.unit_work, target.live_words)?;
             (found.product == 0).then(|| (**body).clone())
         }
         _ => None,
@@ -135,8 +135,12 @@ fn seen(instruction: &Instruction, moved: &HashMap<Operand, Moved>) -> Option<Mo
 }
 
 /// What an elementwise instruction does to the elements of its only operand, if that is cheap, reads no more bytes than
-/// it gives, and gives no more than `most` elements.
-fn steps<'a>(type_of: &impl Fn(Operand) -> Option<&'a Type>, instruction: &Instruction, most: u64) -> Option<Moved> {
+/// it gives, and gives few enough elements.
+fn steps<'a>(
+    type_of: &impl Fn(Operand) -> Option<&'a Type>,
+    instruction: &Instruction,
+    target: &Target,
+) -> Option<Moved> {
     let mut operands: SmallVec<[Operand; 3]> = smallvec![];
     let inputs = instruction.operands.iter().map(|&operand| input(&mut operands, operand)).collect::<Vec<_>>();
     let [operand] = *operands else { return None };
@@ -151,10 +155,10 @@ fn steps<'a>(type_of: &impl Fn(Operand) -> Option<&'a Type>, instruction: &Instr
         }
     };
     let [out] = instruction.outs.as_slice() else { return None };
-    let (_, Prologue { steps, .. }) = epilogue::prologue(&body)?;
+    let (_, Prologue { steps, .. }) = epilogue::prologue(&body, target.live_words)?;
     let is_cheap = steps.len() <= MAX_STEPS && steps.iter().all(|s| s.op.is_cheap(&[s.out], s.out));
     let is_narrow = !ty.dtype.is_complex() && ty.dtype.size_bytes() <= out.dtype.size_bytes().max(MAX_BYTES);
-    (is_cheap && is_narrow && out.elements() <= most).then_some(Moved { operand, body, steps })
+    (is_cheap && is_narrow && out.elements() <= target.joins.loaded_elements).then_some(Moved { operand, body, steps })
 }
 
 /// The input of a body that is this one of its operands.

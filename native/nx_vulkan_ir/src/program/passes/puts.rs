@@ -24,7 +24,7 @@ pub fn run(program: &Program, target: &Target) -> Result<Program> {
         }
         let mut leading = leading(program, &maker, &reads, update);
         while !leading.is_empty() {
-            if let Some(found) = join(program, &type_of, &leading, put) {
+            if let Some(found) = join(program, target, &type_of, &leading, put) {
                 taken.extend(&leading);
                 joined.insert(at, found);
                 break;
@@ -63,6 +63,7 @@ fn leading(
 /// can do it.
 fn join<'a>(
     program: &Program,
+    target: &Target,
     type_of: &impl Fn(Operand) -> Option<&'a Type>,
     leading: &[usize],
     put: &Instruction,
@@ -99,5 +100,5 @@ fn join<'a>(
     body.instructions.push(Instruction { operands: taken, ..put.clone() });
     body.outputs = vec![Operand::Result(body.results().count().checked_sub(1)? as u32)];
     body.inputs = operands.iter().map(|&operand| type_of(operand).cloned()).collect::<Option<_>>()?;
-    (saves && Put::of(&body).is_some()).then(|| (Op::Fused(Box::new(body)), operands))
+    (saves && Put::of(&body, target.live_words).is_some()).then(|| (Op::Fused(Box::new(body)), operands))
 }

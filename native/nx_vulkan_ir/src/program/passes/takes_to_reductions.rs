@@ -142,7 +142,7 @@ fn is_row(whole: &Type, index: &Type, axis: usize, target: &Target) -> Result<bo
     let total = b.reduce(Reduction::Sum, exp, &[axis], true);
     let shares = b.divide(exp, total);
     let body = b.finish(&[picked, shares])?;
-    Ok(Plan::of(&body).is_ok_and(|plan| target.rows.fit(&plan)))
+    Ok(Plan::of(&body, target.live_words).is_ok_and(|plan| target.rows.fit(&plan)))
 }
 
 /// The take as a program of its operands.

@@ -48,6 +48,38 @@ pub struct Target {
     pub recompute: Recompute,
     /// Up to where kernels take in what stands beside them.
     pub joins: Joins,
+    /// 32-bit words of values that a kernel needs at once for an element, at most.
+    pub live_words: u32,
+    /// What kernels of small ops hold in long programs.
+    pub quick: Quick,
+    /// How small products become one.
+    pub small_products: SmallProducts,
+}
+
+/// What kernels of small ops hold in programs that have many of them, so that drivers compile these soon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Quick {
+    /// Elements up to which an op is small.
+    pub elements: u64,
+    /// Costly small ops, and parts that are put into something small, from which a program is long.
+    pub long_program: usize,
+    /// What costly steps of a kernel take at most, in instructions; as much again may be done once for a row.
+    pub instructions: u64,
+    /// Parts that a kernel puts into something larger, at most.
+    pub parts: usize,
+}
+
+/// How small products become one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SmallProducts {
+    /// Launches that wait for each other in the time of a short iteration of a loop.
+    pub launches: u64,
+    /// Launches beside each other in that time.
+    pub neighbours: u64,
+    /// What a launch of products with several matrices does at most, in times of what a small one does.
+    pub most_of_columns: u64,
+    /// Neighbours of one result in a stack, at least, in bytes: as much as is read from memory at once.
+    pub run_bytes: u64,
 }
 
 /// Up to where kernels take in what stands beside them, by what that costs and saves.

@@ -329,7 +329,7 @@ impl Region {
     /// Whether fusion makes one kernel of it, too, which shares out rows among workgroups, and whose first steps a
     /// product's kernel may take.
     fn is_one_kernel(&self, target: &Target) -> bool {
-        Plan::of(&self.inner).is_ok_and(|plan| plan.phases() > 0 && target.takes(&plan))
+        Plan::of(&self.inner, target.live_words).is_ok_and(|plan| plan.phases() > 0 && target.takes(&plan))
     }
 
     /// Puts it into the new program, in one kernel.

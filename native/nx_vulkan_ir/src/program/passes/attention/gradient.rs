@@ -109,7 +109,7 @@ impl Search<'_> {
             all.extend(results);
             all.extend(replaced);
             let (body, operands) = self.body(&all, &replaced)?;
-            let gradient = AttentionGradient::of(&body)?;
+            let gradient = AttentionGradient::of(&body, self.target.live_words)?;
             let first = *results.iter().min()?;
             let is_there = |&operand: &Operand| (self.maker)(operand).is_none_or(|at| at < first);
             let is_taken = operands.iter().all(is_there) && self.target.heads.take_gradient(&gradient, &body);

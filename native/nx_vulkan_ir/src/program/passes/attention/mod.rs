@@ -156,7 +156,7 @@ impl<'a> Search<'a> {
         let mut all = if with_sources { self.with_sources(members, &[last]) } else { members.clone() };
         all.insert(last);
         let (body, operands) = self.body(&all, &[last])?;
-        let attention = Attention::of(&body)?;
+        let attention = Attention::of(&body, self.target.live_words)?;
         if !self.target.heads.take(&attention, &body) {
             return None;
         }

@@ -181,7 +181,7 @@ impl Lives<'_> {
 /// The steps of a kernel as one, or as several where one would compute some of them over and over, as what all elements
 /// of a row share.
 fn in_kernels(steps: Program, target: &Target) -> Option<Program> {
-    if Plan::of(&steps).is_err() {
+    if Plan::of(&steps, target.live_words).is_err() {
         let kernels = fuse::run(&steps, target).ok()?;
         let count = kernels.instructions.iter().filter(|i| !shares_memory(&i.op)).count();
         return (count <= MAX_CHAIN).then_some(kernels);
@@ -245,7 +245,7 @@ impl Chain<'_> {
             _ => return None,
         };
         if let Op::Fused(body) = &instruction.op {
-            Plan::of(body).ok().filter(|plan| self.target.takes(plan))?;
+            Plan::of(body, self.target.live_words).ok().filter(|plan| self.target.takes(plan))?;
         }
         let operands =
             instruction.operands.iter().map(|&o| self.seen(o)).collect::<Option<SmallVec<[Operand; 3]>>>()?;

@@ -91,7 +91,7 @@ fn joined(lives: &Lives<'_>, reader: &Instruction, part: &Again, target: &Target
     let inputs = reader.operands.iter().map(|o| read(&mut kernel, o)).collect::<Option<Vec<Operand>>>()?;
     kernel.program.outputs = kernel.program.append(old, &inputs);
     let body = cse::run(&kernel.program).ok()?;
-    Plan::of(&body).is_ok_and(|plan| target.takes(&plan)).then(|| Instruction {
+    Plan::of(&body, target.live_words).is_ok_and(|plan| target.takes(&plan)).then(|| Instruction {
         op: Op::Fused(Box::new(body)),
         operands: kernel.operands.iter().copied().collect(),
         outs: reader.outs.clone(),

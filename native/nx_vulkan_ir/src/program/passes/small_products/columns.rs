@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::{MOST_OF_COLUMNS, Reader, SHORT_NEIGHBOURS, beside, concatenations, is_kept, together};
+use super::{Reader, beside, concatenations, is_kept, together};
 use crate::program::passes::rewrite::Rewriter;
 use crate::program::passes::target::Target;
 use crate::program::{Instruction, Op, Operand, Program};
@@ -28,7 +28,7 @@ struct Group {
 
 fn groups(reader: &Reader<'_>, target: &Target) -> Vec<Group> {
     let contracted = |at: usize| {
-        let most_flops = target.short_flops.saturating_mul(MOST_OF_COLUMNS);
+        let most_flops = target.short_flops.saturating_mul(target.small_products.most_of_columns);
         reader.contracted_up_to(&reader.program.instructions[at], most_flops)
     };
     let mut alike: HashMap<(&Op, DType, Operand), Vec<usize>> = HashMap::new();
@@ -70,7 +70,7 @@ fn groups(reader: &Reader<'_>, target: &Target) -> Vec<Group> {
         let bytes: u64 = group.with.iter().map(|&matrix| reader.size_bytes(matrix)).sum();
         let uses = uses.get(&laid).copied().unwrap_or(1);
         let left_out = group.products.len() as u64 - 1;
-        2 * bytes / uses <= left_out * (target.short_bytes / SHORT_NEIGHBOURS)
+        2 * bytes / uses <= left_out * (target.short_bytes / target.small_products.neighbours)
     });
     groups
 }

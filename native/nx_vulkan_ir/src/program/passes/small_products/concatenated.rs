@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::{Reader, SHORT_NEIGHBOURS, beside, concatenations};
+use super::{Reader, beside, concatenations};
 use crate::Result;
 use crate::program::passes::rewrite::Rewriter;
 use crate::program::passes::target::Target;
@@ -90,7 +90,8 @@ impl<'a> Together<'a> {
         let bytes: u64 = matrices.iter().map(|&matrix| reader.size_bytes(matrix)).sum();
         let copied = if known.contains(&(matrices.clone(), rows)) { 0 } else { 2 * bytes };
         let left_out = matrices.len() as u64 - 1;
-        let pays = copied <= left_out * (target.short_bytes / SHORT_NEIGHBOURS + 2 * first.outs[0].size_bytes());
+        let pays = copied
+            <= left_out * (target.short_bytes / target.small_products.neighbours + 2 * first.outs[0].size_bytes());
         (products.iter().all(are_alike) && pays).then_some(Together {
             op: &first.op,
             matrices,

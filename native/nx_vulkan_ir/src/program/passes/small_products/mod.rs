@@ -18,19 +18,9 @@ use super::{cse, dce};
 use crate::program::{Instruction, Op, Operand, Program};
 use crate::{Result, Type};
 
-/// What a launch of products with several matrices does at most, in times of what a small one does: larger ones fill a
-/// device.
-const MOST_OF_COLUMNS: u64 = 8;
-
 /// What a product makes or takes at once that was made or taken bit by bit, at most: in times of a short iteration's
 /// bytes, or of what it takes anyway.
 const MOST_KEPT: u64 = 4;
-
-/// Launches that wait for each other in the time of a short iteration of a loop.
-const SHORT_LAUNCHES: u64 = 8;
-
-/// Launches beside each other in that time.
-const SHORT_NEIGHBOURS: u64 = 64;
 
 pub fn run(program: &Program, target: &Target) -> Result<Program> {
     // What is put together lies in memory together.

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use super::{Reader, SHORT_NEIGHBOURS, is_kept, together, turned};
+use super::{Reader, is_kept, together, turned};
 use crate::program::passes::rewrite::Rewriter;
 use crate::program::passes::target::Target;
 use crate::program::{Instruction, Op, Operand, Program};
@@ -48,7 +48,9 @@ fn groups(program: &Program, target: &Target) -> Vec<Group> {
         let left_out = group.products.len().saturating_sub(1) as u64;
         let taken = reader.size_bytes(group.source);
         let made: u64 = group.products.iter().map(|&at| program.instructions[at].outs[0].size_bytes()).sum();
-        is_whole && is_kept(made, taken, target) && 2 * taken <= left_out * (target.short_bytes / SHORT_NEIGHBOURS)
+        is_whole
+            && is_kept(made, taken, target)
+            && 2 * taken <= left_out * (target.short_bytes / target.small_products.neighbours)
     });
     alike
 }

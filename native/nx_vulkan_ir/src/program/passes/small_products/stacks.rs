@@ -18,9 +18,6 @@ const FEWEST: usize = 4;
 /// What a result takes is a multiple of so many bytes, or others could not begin at its end.
 const PART_BYTES: u64 = 256;
 
-/// Neighbours of one result in the stack, at least: as much as a cache reads at once.
-const LEAST_RUN_BYTES: u64 = 64;
-
 pub fn run(program: &Program, target: &Target) -> Result<Program> {
     let reader = Reader::of(program);
     let stacks: Vec<Stack<'_>> = (0..program.instructions.len()).filter_map(|at| reader.stack(at, target)).collect();
@@ -79,7 +76,7 @@ impl<'a> Reader<'a> {
             && bytes > 0
             && bytes.is_multiple_of(PART_BYTES)
             && bytes <= target.short_bytes
-            && run >= LEAST_RUN_BYTES;
+            && run >= target.small_products.run_bytes;
         fits.then_some(Stack { at, parts, axis })
     }
 }

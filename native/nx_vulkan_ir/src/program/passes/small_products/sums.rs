@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use super::{MOST_KEPT, Reader, SHORT_LAUNCHES, beside, concatenate, part_of, turned};
+use super::{MOST_KEPT, Reader, beside, concatenate, part_of, turned};
 use crate::program::passes::rewrite::Rewriter;
 use crate::program::passes::target::Target;
 use crate::program::{Binary, Instruction, Op, Operand, Program};
@@ -93,7 +93,7 @@ impl<'a> Reader<'a> {
         let pays = |joined: &Joined, result_bytes: u64| {
             let copied: u64 = joined.factors.iter().filter_map(|factor| copied.get(factor)).sum();
             let left_out = joined.factors[0].matrices.len() as u64 - 1;
-            copied <= left_out * (target.short_bytes / SHORT_LAUNCHES + 2 * result_bytes)
+            copied <= left_out * (target.short_bytes / target.small_products.launches + 2 * result_bytes)
         };
         sums.retain(|&at, sum| {
             let result_bytes = self.program.instructions[at].outs.iter().map(Type::size_bytes).sum();
