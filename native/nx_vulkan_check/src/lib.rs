@@ -6,7 +6,7 @@
 //! what has none is refused. Control flow is structured, as drivers translate it, and what buffers hold is laid out.
 //! [`spirv_val`] runs the validator of SPIRV-Tools where that is installed. A well-formed shader is code, and runs with
 //! its caller's trust.
-#![deny(missing_docs)]
+#![forbid(missing_docs)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 mod annotations;

@@ -1,6 +1,6 @@
 //! Vulkan devices: which there are and what they can do, a pool of their memory, compiled pipelines, and the stream
 //! that records, submits and waits. The only crate that knows vulkano.
-#![deny(missing_docs)]
+#![forbid(missing_docs)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 pub mod capture;

@@ -49,7 +49,7 @@
 //!
 //! Examples: `session` (a program from build to file), `mlp` (a network trained by programs of the builder), `digits`
 //! and `eight_schools` (the demos), `throughput`, `products`, `fused`, `windows` and `workgroup` (measurements).
-#![deny(missing_docs)]
+#![forbid(missing_docs)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 pub mod chain;
@@ -74,7 +74,7 @@ mod tensor;
 #[expect(unused_imports, reason = "tests reach what modules of kernels have within")]
 mod kernels;
 #[cfg(feature = "testing")]
-#[allow(missing_docs)]
+#[doc(hidden)]
 pub mod kernels;
 #[cfg(not(feature = "testing"))]
 mod tuning;

@@ -77,8 +77,7 @@ macro_rules! types {
     }) => {
         $(#[$doc])*
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        #[allow(missing_docs)]
-        pub enum $types { $($variant),* }
+        pub enum $types { $(#[doc = concat!("Nx's `", $name, "`.")] $variant),* }
 
         impl $types {
             /// Every type.
@@ -128,15 +127,22 @@ types! {
 
 /// The type of a value inside a kernel. Narrow types are widened to one of these and rounded back after every op.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[allow(missing_docs)]
 pub enum CType {
+    /// Integers of 32 bits with a sign.
     I32,
+    /// Integers of 32 bits without one.
     U32,
+    /// Integers of 64 bits with a sign.
     I64,
+    /// Integers of 64 bits without one.
     U64,
+    /// Floats of 32 bits.
     F32,
+    /// Floats of 64 bits.
     F64,
+    /// Complex numbers, of two f32.
     C64,
+    /// Complex numbers, of two f64.
     C128,
 }
 

@@ -9,28 +9,53 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What goes wrong. Variants carry what a caller needs to act; their fields are in the message.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-// The messages tell what the fields are.
-#[allow(missing_docs)]
 pub enum Error {
     /// No Vulkan loader, no driver, or no device that the engine can use.
     #[error("no usable Vulkan device: {reason}")]
-    NoDevice { reason: String },
+    NoDevice {
+        /// Why, with the devices that were found.
+        reason: String,
+    },
 
     /// The device, or this version of the engine, can't do `op` for `dtype`; `needs` names what is missing.
     #[error("{op} is not supported{}: needs {needs}", dtype.map(|t| format!(" for {t}")).unwrap_or_default())]
-    Unsupported { op: String, dtype: Option<DType>, needs: String },
+    Unsupported {
+        /// The op.
+        op: String,
+        /// The type that it can't be done for, if others can.
+        dtype: Option<DType>,
+        /// What is missing.
+        needs: String,
+    },
 
     /// A program, an instruction or an attribute breaks a rule of the Program format.
     #[error("invalid program: {op}: {reason}")]
-    InvalidProgram { op: String, reason: String },
+    InvalidProgram {
+        /// The op.
+        op: String,
+        /// Which rule is broken.
+        reason: String,
+    },
 
     /// A caller's argument is wrong.
     #[error("invalid argument: {what}: expected {expected}, got {got}")]
-    InvalidArgument { what: &'static str, expected: String, got: String },
+    InvalidArgument {
+        /// Which argument.
+        what: &'static str,
+        /// What it may be.
+        expected: String,
+        /// What it is.
+        got: String,
+    },
 
     /// What can never fit in the memory of this device, or of any.
     #[error("{size_bytes} bytes can never fit: at most {limit_bytes} can")]
-    TooLarge { size_bytes: u64, limit_bytes: u64 },
+    TooLarge {
+        /// Bytes that were asked for.
+        size_bytes: u64,
+        /// Bytes that can fit.
+        limit_bytes: u64,
+    },
 
     /// The allocation does not fit now, after trimming and waiting; of 0 bytes where the driver had no memory for
     /// something of its own.
@@ -41,14 +66,26 @@ pub enum Error {
             _ => format!("asked for {size_bytes} bytes"),
         }
     )]
-    OutOfMemory { size_bytes: u64, in_use_bytes: u64, budget_bytes: u64 },
+    OutOfMemory {
+        /// Bytes that were asked for.
+        size_bytes: u64,
+        /// Bytes that others use.
+        in_use_bytes: u64,
+        /// Bytes that all may use.
+        budget_bytes: u64,
+    },
 
     /// No way to run a function takes as little memory as it may.
     #[error(
         "a run takes {needed_bytes} bytes at least besides its arguments, and the option memory, or what the device \
          has beside them, allows {budget_bytes}: allow more, or give it smaller batches"
     )]
-    OverBudget { needed_bytes: u64, budget_bytes: u64 },
+    OverBudget {
+        /// Bytes that a run takes at least.
+        needed_bytes: u64,
+        /// Bytes that it may take.
+        budget_bytes: u64,
+    },
 
     /// The buffer was deallocated explicitly before this use.
     #[error("the tensor was deallocated")]
@@ -68,11 +105,19 @@ pub enum Error {
          may still do so: ask again, or raise NX_VULKAN_TIME_LIMIT or config :nx_vulkan, :time_limit",
         limit.as_millis()
     )]
-    TimedOut { limit: Duration },
+    TimedOut {
+        /// How long a thread waits.
+        limit: Duration,
+    },
 
     /// A shader file that can't be read, is malformed, or does not fit the call or the device.
     #[error("bad shader {path}: {reason}")]
-    BadShader { path: String, reason: String },
+    BadShader {
+        /// The file.
+        path: String,
+        /// What is wrong with it.
+        reason: String,
+    },
 
     /// The kernel for this call is not compiled yet and the caller asked not to compile.
     #[error("the kernel is not compiled yet")]
@@ -80,19 +125,43 @@ pub enum Error {
 
     /// An op of a compiled program failed. A fused op lists what it does after its name.
     #[error("{cause}, in {op} of {} giving {}", listed(operands), listed(outs))]
-    InOp { op: String, operands: Vec<Type>, outs: Vec<Type>, cause: Box<Error> },
+    InOp {
+        /// The op, and what it does.
+        op: String,
+        /// The types of its operands.
+        operands: Vec<Type>,
+        /// Those of its results.
+        outs: Vec<Type>,
+        /// Why it failed.
+        cause: Box<Error>,
+    },
 
     /// An iteration did not settle.
     #[error("{op} did not converge in {sweeps} sweeps")]
-    NoConvergence { op: String, sweeps: u32 },
+    NoConvergence {
+        /// The op.
+        op: String,
+        /// Sweeps that it took.
+        sweeps: u32,
+    },
 
     /// A Vulkan call failed.
     #[error("{call} failed: {cause}")]
-    Vulkan { call: &'static str, cause: String },
+    Vulkan {
+        /// The call.
+        call: &'static str,
+        /// What the driver says.
+        cause: String,
+    },
 
     /// Reading or writing a file failed.
     #[error("{path}: {cause}")]
-    Io { path: String, cause: String },
+    Io {
+        /// The file.
+        path: String,
+        /// What the system says.
+        cause: String,
+    },
 }
 
 /// The call in which drivers compile modules.

@@ -1,11 +1,10 @@
 //! Tensor programs in Nx's words: types, shapes and views, programs with their rules and passes, and an interpreter
 //! that says what they mean. Knows no device: all its tests run without one.
-#![deny(missing_docs)]
+#![forbid(missing_docs)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 pub mod dtype;
 pub mod error;
-#[allow(missing_docs)]
 pub mod float8;
 pub mod program;
 pub mod reference;

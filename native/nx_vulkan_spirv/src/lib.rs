@@ -1,6 +1,6 @@
 //! Kernels as SPIR-V: a GLSL template gives the structure, generated straight-line code fills its slots, and the
 //! scalar library gives the arithmetic. Knows no device.
-#![deny(missing_docs)]
+#![forbid(missing_docs)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 pub mod access;

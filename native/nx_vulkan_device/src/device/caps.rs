@@ -13,37 +13,52 @@ use super::{DeviceInfo, DeviceKind, bfloat16};
 
 /// Float-controls properties of one float width (`SPV_KHR_float_controls`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[allow(missing_docs)]
 pub struct FloatControls {
+    /// Kernels may ask that the sign of zero, infinities and NaN are kept.
     pub signed_zero_inf_nan_preserve: bool,
+    /// Kernels may ask that denormals are kept.
     pub denorm_preserve: bool,
+    /// Kernels may ask that denormals become zero.
     pub denorm_flush_to_zero: bool,
+    /// Kernels may ask that results are rounded to the nearest number, ties to even.
     pub rounding_mode_rte: bool,
+    /// Kernels may ask that results are rounded towards zero.
     pub rounding_mode_rtz: bool,
 }
 
 /// Classes of subgroup operations that compute shaders may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[allow(missing_docs)]
 pub struct SubgroupOps {
+    /// Elections and barriers.
     pub basic: bool,
+    /// Whether all, or any, have something.
     pub vote: bool,
+    /// Reductions and scans.
     pub arithmetic: bool,
+    /// Who has something, as bits.
     pub ballot: bool,
+    /// Values of any other invocation.
     pub shuffle: bool,
+    /// Values of the invocation so many places before or behind.
     pub shuffle_relative: bool,
+    /// Reductions of equal parts of a subgroup.
     pub clustered: bool,
+    /// Exchanges among four neighbours.
     pub quad: bool,
 }
 
 /// One memory type: which heap it is in and how the host sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub struct MemoryTypeInfo {
+    /// The number of its heap.
     pub heap: u32,
+    /// Memory of the device's own.
     pub device_local: bool,
+    /// The host can map it.
     pub host_visible: bool,
+    /// What the host writes is seen without a flush, and what it reads without one.
     pub host_coherent: bool,
+    /// The host caches it.
     pub host_cached: bool,
     /// Lazily allocated, protected or device-coherent memory, which buffers must not use.
     pub special: bool,
@@ -51,40 +66,62 @@ pub struct MemoryTypeInfo {
 
 /// One memory heap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs)]
 pub struct HeapInfo {
+    /// How large it is.
     pub size_bytes: u64,
+    /// Memory of the device's own.
     pub device_local: bool,
 }
 
-/// Limits and features of an open device. A feature is true when it exists and was enabled.
+/// Limits and features of an open device, which have Vulkan's names. A feature is true when it exists and was enabled.
 #[derive(Debug, Clone, PartialEq)]
-// Features and limits have Vulkan's names.
-#[allow(missing_docs)]
 pub struct Caps {
+    /// What sort of device it is.
     pub kind: DeviceKind,
+    /// The vendor, by its PCI identifier or one that Khronos gave.
     pub vendor_id: u32,
+    /// The vendor's number of the device.
     pub device_id: u32,
+    /// The driver's version, in the vendor's own form.
     pub driver_version: u32,
+    /// Whose pipeline caches the driver takes.
     pub pipeline_cache_uuid: [u8; 16],
+    /// Vulkan's version: major, minor and patch.
     pub api_version: (u32, u32, u32),
 
+    /// `shaderFloat64`: kernels compute with f64.
     pub shader_float64: bool,
+    /// `shaderInt64`: kernels compute with integers of 64 bits.
     pub shader_int64: bool,
+    /// `shaderInt16`: kernels compute with integers of 16 bits.
     pub shader_int16: bool,
+    /// `shaderInt8`: kernels compute with integers of 8 bits.
     pub shader_int8: bool,
+    /// `shaderFloat16`: kernels compute with f16.
     pub shader_float16: bool,
+    /// `storageBuffer8BitAccess`: buffers have elements of 8 bits.
     pub storage_buffer_8bit: bool,
+    /// `storageBuffer16BitAccess`: buffers have elements of 16 bits.
     pub storage_buffer_16bit: bool,
+    /// `shaderBufferInt64Atomics`: atomic operations on 64 bits of a buffer.
     pub shader_buffer_int64_atomics: bool,
+    /// `variablePointers`: pointers that are chosen while a kernel runs.
     pub variable_pointers: bool,
+    /// `vulkanMemoryModel`: kernels state their memory model.
     pub vulkan_memory_model: bool,
+    /// `vulkanMemoryModelDeviceScope`: that model among all workgroups.
     pub vulkan_memory_model_device_scope: bool,
+    /// `scalarBlockLayout`: blocks whose members lie without gaps.
     pub scalar_block_layout: bool,
+    /// `maintenance4`, of Vulkan 1.3.
     pub maintenance4: bool,
+    /// `robustBufferAccess`: what is beyond a descriptor's range is not accessed.
     pub robust_buffer_access: bool,
+    /// `shaderSubgroupExtendedTypes`: operations of subgroups on narrow and wide types.
     pub subgroup_extended_types: bool,
+    /// `subgroupSizeControl`: pipelines may have subgroups of other sizes than the usual one.
     pub subgroup_size_control: bool,
+    /// `computeFullSubgroups`: pipelines may ask that subgroups are whole.
     pub compute_full_subgroups: bool,
     /// Whether compute pipelines may ask for a size of their subgroups between the least and the most.
     pub required_subgroup_size: bool,
@@ -109,9 +146,13 @@ pub struct Caps {
     /// Invocations that one of them holds at once, by the same extensions.
     pub processor_invocations: Option<u32>,
 
+    /// Invocations of a subgroup where a pipeline asks for no other size.
     pub subgroup_size: u32,
+    /// The fewest that it may ask for.
     pub min_subgroup_size: u32,
+    /// The most.
     pub max_subgroup_size: u32,
+    /// What subgroups can do.
     pub subgroup_ops: SubgroupOps,
 
     /// Workgroups per dispatch in x, y, z.
@@ -120,29 +161,38 @@ pub struct Caps {
     pub max_workgroup_size: [u32; 3],
     /// Invocations per workgroup in all.
     pub max_invocations: u32,
+    /// Shared memory of a workgroup.
     pub max_shared_memory_bytes: u32,
+    /// Push constants of a pipeline.
     pub max_push_bytes: u32,
     /// Storage buffers that one descriptor-bound shader may use.
     pub max_storage_buffers: u32,
     /// Largest range of one storage-buffer descriptor. Addresses have no such limit.
     pub max_storage_buffer_range_bytes: u64,
+    /// What offsets of descriptors are multiples of.
     pub min_storage_buffer_offset_alignment: u64,
     /// Largest single tensor.
     pub max_buffer_bytes: u64,
     /// Up to which size one allocation surely works. Drivers may grant more: NVIDIA's states 4 GiB and grants whatever
     /// is free.
     pub max_allocation_bytes: u64,
+    /// What ranges are multiples of that are flushed or invalidated.
     pub non_coherent_atom_bytes: u64,
     /// Bits of the queue's timestamps; 0 when it has none.
     pub timestamp_valid_bits: u32,
     /// Nanoseconds per timestamp tick.
     pub timestamp_period_ns: f32,
 
+    /// Of f16.
     pub float16_controls: FloatControls,
+    /// Of f32.
     pub float32_controls: FloatControls,
+    /// Of f64.
     pub float64_controls: FloatControls,
 
+    /// Heaps of memory, by their number.
     pub heaps: Vec<HeapInfo>,
+    /// Types of memory, by their number.
     pub memory_types: Vec<MemoryTypeInfo>,
 }
 

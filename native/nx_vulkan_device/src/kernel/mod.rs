@@ -19,12 +19,19 @@ use crate::work::Work;
 
 /// How a shader takes its buffers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
 pub enum Interface {
     /// Buffer device addresses in push constants or in a table: every kernel of the engine's own.
-    Addresses { push_bytes: u32 },
+    Addresses {
+        /// Bytes of push constants.
+        push_bytes: u32,
+    },
     /// Storage buffers at set 0, bindings `0..bindings`: shaders that users supply.
-    Descriptors { bindings: u32, push_bytes: u32 },
+    Descriptors {
+        /// How many there are.
+        bindings: u32,
+        /// Bytes of push constants.
+        push_bytes: u32,
+    },
 }
 
 impl Interface {

@@ -172,7 +172,7 @@ pub struct PipelineStore {
     entries: Once<PipelineKey, Arc<Pipeline>>,
     /// Dropped after the entries, which go here.
     retired: Arc<Retired>,
-    /// See [`crate::Options::max_pipelines`].
+    /// See `max_pipelines` of the engine's options.
     limit: usize,
     /// With so many entries it is time to look for idle ones.
     full: AtomicUsize,

@@ -36,10 +36,12 @@ pub struct Gradient {
 
 /// What a gradient is by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(missing_docs)]
 pub enum By {
+    /// Queries.
     Query,
+    /// Keys.
     Key,
+    /// Values.
     Value,
 }
 

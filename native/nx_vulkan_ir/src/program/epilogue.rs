@@ -36,7 +36,9 @@ pub struct Epilogue {
     pub loads: Vec<Load>,
     /// Input 0 is the product, those after it are `loads`.
     pub steps: SmallVec<[Step; 1]>,
+    /// What comes out of the steps.
     pub result: Ref,
+    /// Its type.
     pub dtype: DType,
 }
 
@@ -64,6 +66,7 @@ pub fn takes_prologues(unit_work: u64, batches: u64, rows: u64, columns: u64, de
     rows > 1 && columns > 1 && multiplications < unit_work
 }
 
+/// Whether an op is a product, of matrices or a convolution.
 pub fn is_product(op: &Op) -> bool {
     matches!(op, Op::Dot { .. } | Op::Conv(_))
 }
@@ -137,7 +140,9 @@ pub struct Following {
     pub loads: Vec<Load>,
     /// The first inputs are the products, those after them `loads`.
     pub steps: SmallVec<[Step; 1]>,
+    /// What comes out of the steps.
     pub result: Ref,
+    /// Its type.
     pub dtype: DType,
 }
 

@@ -36,7 +36,9 @@ const MAX_REPEATS: u64 = 1;
 /// A tensor as one of another shape: along lines, or where there are none as a reshape does.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Seen {
+    /// Where its elements are; none where it is what a reshape gives.
     pub lines: Option<Lines>,
+    /// Its shape.
     pub shape: Dims,
 }
 
@@ -50,7 +52,9 @@ impl Seen {
 /// An operand of the fused op as the kernel reads it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Load {
+    /// Which one.
     pub operand: u32,
+    /// Its type.
     pub dtype: DType,
     /// From the operand to a view with the shape of the iteration space.
     pub views: Vec<Seen>,
@@ -63,12 +67,17 @@ pub struct Load {
 /// What computes a value.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Made {
+    /// A step.
     Step(Step),
     /// Over the elements of a row.
     Reduction {
+        /// What it makes of elements.
         reduction: Reduction,
+        /// Whether the last of equal elements counts, not the first.
         tie_high: bool,
+        /// What is reduced.
         of: Ref,
+        /// The type of what comes out.
         out: DType,
     },
 }
@@ -76,6 +85,7 @@ pub enum Made {
 /// A value of the kernel. References to results count these.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Computed {
+    /// What computes it.
     pub made: Made,
     /// Whether it is the same for all elements of a row.
     pub row: bool,
@@ -84,6 +94,7 @@ pub struct Computed {
 }
 
 impl Computed {
+    /// Its type.
     pub fn dtype(&self) -> DType {
         match &self.made {
             Made::Step(step) => step.out,
@@ -95,7 +106,9 @@ impl Computed {
 /// A result of the fused op.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Store {
+    /// What is stored.
     pub value: Ref,
+    /// The type of the result.
     pub ty: Type,
     /// One element per row, not one per index.
     pub row: bool,
@@ -104,11 +117,15 @@ pub struct Store {
 /// One kernel's work.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
+    /// The sizes of the iteration space.
     pub space: Dims,
     /// The axes that make up a row; none where nothing is reduced.
     pub axes: Axes,
+    /// What it reads.
     pub loads: Vec<Load>,
+    /// What it computes, in order.
     pub values: Vec<Computed>,
+    /// What it stores.
     pub stores: Vec<Store>,
 }
 
@@ -195,6 +212,7 @@ impl Plan {
         Ok(plan)
     }
 
+    /// The type of what a reference names.
     pub fn dtype(&self, r: Ref) -> DType {
         match r {
             Ref::Input(k) => self.loads.get(k as usize).map_or(DType::U32, |l| l.dtype),
@@ -221,6 +239,7 @@ impl Plan {
         Some(Reducer { reduction, tie_high, input: self.dtype(of), out })
     }
 
+    /// The values that are reductions, with their numbers.
     pub fn reductions(&self) -> impl Iterator<Item = (usize, &Computed)> {
         self.values.iter().enumerate().filter(|(_, v)| matches!(v.made, Made::Reduction { .. }))
     }
@@ -247,6 +266,7 @@ impl Plan {
         self.axes.iter().filter_map(|&axis| self.space.get(axis)).product()
     }
 
+    /// Elements of the iteration space.
     pub fn elements(&self) -> u64 {
         self.space.iter().product()
     }

@@ -18,8 +18,14 @@ pub enum Transform {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Linalg {
     /// a, b; X of `op(A) X = B`, or of `X op(A) = B`. A triangle of A is not read.
-    #[allow(missing_docs)]
-    TriangularSolve { lower: bool, left_side: bool, transform: Transform },
+    TriangularSolve {
+        /// Whether the lower triangle is read.
+        lower: bool,
+        /// Whether A stands left of X.
+        left_side: bool,
+        /// What A becomes first.
+        transform: Transform,
+    },
     /// a; the lower factor. The upper triangle of A is not read.
     Cholesky,
     /// a; P, L and U of `A = P L U`, where P has the type of A

@@ -8,14 +8,12 @@ pub mod control;
 pub mod conv;
 pub mod counted;
 pub mod dot;
-#[allow(missing_docs)]
 pub mod epilogue;
 pub mod factorization;
 pub mod file;
 pub mod flops;
 pub mod fourier;
 pub mod function;
-#[allow(missing_docs)]
 pub mod fused;
 pub mod index_map;
 pub mod linalg;

@@ -16,10 +16,8 @@ use super::ops::window::Windowed;
 use super::ops::{Binary, Elementwise, Member, Unary};
 use crate::Type;
 
-/// An op with its attributes. Operands are listed beside each variant.
+/// An op with its attributes, which are Nx's options. Operands are listed beside each variant.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-// Attributes are Nx's options.
-#[allow(missing_docs)]
 pub enum Op {
     /// a
     Unary(Unary),
@@ -36,7 +34,10 @@ pub enum Op {
     /// none; fills the result
     Constant(Scalar),
     /// none; counts along `axis`, or through the whole result
-    Iota { axis: Option<usize> },
+    Iota {
+        /// Along which.
+        axis: Option<usize>,
+    },
     /// none; ones where the last two indices agree
     Eye,
     /// a
@@ -46,21 +47,57 @@ pub enum Op {
     /// a, then what is waited for: `a`, of which nothing is computed before all of the others are there
     After,
     /// a; axis i of `a` becomes axis `axes[i]` of the result
-    Broadcast { axes: Axes },
+    Broadcast {
+        /// For each axis of `a` that of the result.
+        axes: Axes,
+    },
     /// a; axis i of the result is axis `axes[i]` of `a`
-    Transpose { axes: Axes },
+    Transpose {
+        /// For each axis of the result that of `a`.
+        axes: Axes,
+    },
     /// a, then one scalar per axis that `starts` leaves out; starts are clamped so that the window fits
-    Slice { starts: SmallVec<[Option<i64>; 6]>, strides: SmallVec<[u64; 6]>, lengths: SmallVec<[u64; 6]> },
+    Slice {
+        /// The first index along each axis; none where an operand gives it.
+        starts: SmallVec<[Option<i64>; 6]>,
+        /// From one index that is taken to the next.
+        strides: SmallVec<[u64; 6]>,
+        /// How long the window is, of which every `strides`-th element is taken.
+        lengths: SmallVec<[u64; 6]>,
+    },
     /// a, slice, then one scalar per axis that `starts` leaves out
-    PutSlice { starts: SmallVec<[Option<i64>; 6]> },
+    PutSlice {
+        /// The first index along each axis; none where an operand gives it.
+        starts: SmallVec<[Option<i64>; 6]>,
+    },
     /// a_1 .. a_n
-    Concatenate { axis: usize },
+    Concatenate {
+        /// Along which.
+        axis: usize,
+    },
     /// a_1 .. a_n
-    Stack { axis: usize },
+    Stack {
+        /// The new axis of the result.
+        axis: usize,
+    },
     /// a; `tie_high` is for argmax/argmin
-    Reduce { reduction: Reduction, axes: Axes, tie_high: bool },
+    Reduce {
+        /// What it makes of elements.
+        reduction: Reduction,
+        /// Along which.
+        axes: Axes,
+        /// Whether the last of equal elements counts, not the first.
+        tie_high: bool,
+    },
     /// a, b, which broadcast; whether no element is farther than `atol + rtol |b|` from that of b
-    AllClose { equal_nan: bool, rtol: Scalar, atol: Scalar },
+    AllClose {
+        /// Whether NaN is close to NaN.
+        equal_nan: bool,
+        /// How far elements may be apart, as a share of that of `b`.
+        rtol: Scalar,
+        /// And how far in any case.
+        atol: Scalar,
+    },
     /// What is known by where its elements come from alone, beside each of which its operands are listed, as in the
     /// families that follow
     Moved(Moved),
@@ -75,11 +112,25 @@ pub enum Op {
     /// Factorizations and solvers
     Matrix(Matrix),
     /// a, b
-    Dot { contract_a: Axes, batch_a: Axes, contract_b: Axes, batch_b: Axes },
+    Dot {
+        /// The contracted axes of `a`.
+        contract_a: Axes,
+        /// The batch axes of `a`.
+        batch_a: Axes,
+        /// The contracted axes of `b`, in the order of those of `a`.
+        contract_b: Axes,
+        /// The batch axes of `b`, in the order of those of `a`.
+        batch_b: Axes,
+    },
     /// input, kernel
     Conv(Box<Conv>),
     /// a, initial value, captured scalars; the function of an element and the accumulator, in row-major order
-    Fold { axes: Axes, function: Box<Function> },
+    Fold {
+        /// Along which.
+        axes: Axes,
+        /// What it makes of an element and the accumulator.
+        function: Box<Function>,
+    },
     /// state, then captured values; gives the last state
     While(Box<Loop>),
     /// predicate, then captured values; gives what the chosen program gives

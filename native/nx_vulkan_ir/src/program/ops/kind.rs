@@ -263,8 +263,7 @@ macro_rules! family {
     ($(#[$doc:meta])* $family:ident { $($op:ident),* $(,)? }) => {
         $(#[$doc])*
         #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-        #[allow(missing_docs)]
-        pub enum $family { $($op($op)),* }
+        pub enum $family { $(#[doc = concat!("A [`", stringify!($op), "`].")] $op($op)),* }
 
         impl $family {
             pub(super) fn kind(&self) -> &dyn OpKind {
