@@ -9,7 +9,7 @@ use ash::vk;
 use super::block::{Block, FreeBlock, Hazard};
 use super::copies::{Copies, CopyBuffers, CopyForm};
 use super::external::External;
-use super::{DevicePool, MemoryKind};
+use super::{AllocError, DevicePool, MemoryKind};
 
 /// Device memory with a size in bytes. The contents are undefined until something is written.
 pub struct Buffer {
@@ -41,8 +41,35 @@ pub struct Buffer {
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
 impl Buffer {
-    /// So many bytes at the beginning of a block, which goes back to the pool with the last reference.
-    pub fn new(free: FreeBlock, size_bytes: u64, pool: Arc<DevicePool>) -> Buffer {
+    /// So many bytes of a pool, with undefined contents. `completed` is the last submission that is.
+    ///
+    /// # Errors
+    /// Where the pool has no such memory now, or never.
+    pub fn of_pool(
+        pool: &Arc<DevicePool>,
+        kind: MemoryKind,
+        size_bytes: u64,
+        completed: u64,
+    ) -> Result<Buffer, AllocError> {
+        Ok(Buffer::over(pool.alloc(kind, size_bytes, completed)?, size_bytes, Arc::clone(pool)))
+    }
+
+    /// Buffers of these sizes, one behind the other in memory of their own, each at a multiple of 256 bytes.
+    ///
+    /// # Errors
+    /// As [`Buffer::of_pool`].
+    pub fn parts_of_pool(
+        pool: &Arc<DevicePool>,
+        kind: MemoryKind,
+        sizes: &[u64],
+        completed: u64,
+    ) -> Result<Vec<Buffer>, AllocError> {
+        let blocks = pool.alloc_parts(kind, sizes, completed)?;
+        Ok(blocks.into_iter().zip(sizes).map(|(block, &size)| Buffer::over(block, size, Arc::clone(pool))).collect())
+    }
+
+    /// So many bytes at the beginning of a block of the pool, to which it goes back with the last reference.
+    fn over(free: FreeBlock, size_bytes: u64, pool: Arc<DevicePool>) -> Buffer {
         let h = free.hazard;
         Buffer {
             id: NEXT.fetch_add(1, Relaxed),
@@ -74,7 +101,7 @@ impl Buffer {
             address,
             mapped: std::ptr::null_mut(),
         };
-        let mut buffer = Buffer::new(FreeBlock { block, hazard: Hazard::default() }, size_bytes, pool);
+        let mut buffer = Buffer::over(FreeBlock { block, hazard: Hazard::default() }, size_bytes, pool);
         buffer.virtual_id = Some(id);
         buffer
     }
@@ -91,7 +118,7 @@ impl Buffer {
 
     /// A buffer over an allocation of its own.
     pub(crate) fn external(block: Block, size_bytes: u64, pool: Arc<DevicePool>, external: External) -> Buffer {
-        let mut buffer = Buffer::new(FreeBlock { block, hazard: Hazard::default() }, size_bytes, pool);
+        let mut buffer = Buffer::over(FreeBlock { block, hazard: Hazard::default() }, size_bytes, pool);
         buffer.external = Some(external);
         buffer
     }

@@ -18,7 +18,7 @@ mod ring;
 
 pub use backing::HostAccess;
 pub use backing::{DeviceMemoryPlan, VulkanBacking};
-pub use block::{FreeBlock, MemoryKind};
+pub use block::MemoryKind;
 pub use buffer::Buffer;
 pub use copies::{Copies, CopyBuffers, CopyForm};
 pub use external::{External, imported_buffer, shared_buffer};

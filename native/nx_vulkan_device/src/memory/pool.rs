@@ -191,8 +191,9 @@ impl<B: Backing> Pool<B> {
         budget_bytes(MemoryKind::Device).max(budget_bytes(MemoryKind::Spill)).min(self.limits.max_buffer_bytes)
     }
 
-    /// A block of at least `size_bytes`, aligned to 256 bytes, with undefined contents.
-    pub fn alloc(&self, kind: MemoryKind, size_bytes: u64, completed: u64) -> Result<FreeBlock, AllocError> {
+    /// A block of at least `size_bytes`, aligned to 256 bytes, with undefined contents. Whoever takes one gives it back
+    /// to this pool: outside this module only buffers do, which hold the pool that they are of.
+    pub(super) fn alloc(&self, kind: MemoryKind, size_bytes: u64, completed: u64) -> Result<FreeBlock, AllocError> {
         if size_bytes > self.limits.max_buffer_bytes {
             return Err(AllocError::TooLarge { limit_bytes: self.limits.max_buffer_bytes });
         }
@@ -215,7 +216,12 @@ impl<B: Backing> Pool<B> {
 
     /// Blocks of at least these sizes, one behind the other in a region of their own, each at a multiple of 256 bytes,
     /// with undefined contents.
-    pub fn alloc_parts(&self, kind: MemoryKind, sizes: &[u64], completed: u64) -> Result<Vec<FreeBlock>, AllocError> {
+    pub(super) fn alloc_parts(
+        &self,
+        kind: MemoryKind,
+        sizes: &[u64],
+        completed: u64,
+    ) -> Result<Vec<FreeBlock>, AllocError> {
         let all_bytes = sizes.iter().fold(0, |sum: u64, &size| sum.saturating_add(part_bytes(size)));
         if all_bytes > self.limits.max_buffer_bytes {
             return Err(AllocError::TooLarge { limit_bytes: self.limits.max_buffer_bytes });
@@ -251,7 +257,7 @@ impl<B: Backing> Pool<B> {
     }
 
     /// Takes back a block from its buffer.
-    pub fn free(&self, free: FreeBlock) {
+    pub(super) fn free(&self, free: FreeBlock) {
         let Block { kind, size_bytes, .. } = free.block;
         let mut heap = self.heap(kind);
         let in_use = &self.in_use_bytes[kind as usize];

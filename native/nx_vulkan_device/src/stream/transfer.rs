@@ -168,7 +168,7 @@ impl Stream {
 
     /// A mapped buffer for staging or arguments.
     pub(super) fn host_buffer(&self, kind: MemoryKind, size_bytes: u64) -> Result<Buffer> {
-        let block = self.pool.alloc(kind, size_bytes, self.completed()).map_err(|e| match e {
+        Buffer::of_pool(&self.pool, kind, size_bytes, self.completed()).map_err(|e| match e {
             AllocError::OutOfMemory => Error::OutOfMemory {
                 size_bytes,
                 in_use_bytes: self.pool.in_use_bytes(),
@@ -176,8 +176,7 @@ impl Stream {
             },
             AllocError::TooLarge { limit_bytes } => Error::TooLarge { size_bytes, limit_bytes },
             AllocError::Failed(e) => e,
-        })?;
-        Ok(Buffer::new(block, size_bytes, Arc::clone(&self.pool)))
+        })
     }
 
     fn upload_chunk(&self, dst: &Buffer, offset: u64, data: &[u8]) -> Result<()> {

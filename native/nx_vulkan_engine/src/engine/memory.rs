@@ -5,7 +5,7 @@ use std::fs::File;
 use std::sync::Arc;
 
 use nx_vulkan_device::memory::{
-    AllocError, Buffer, DevicePool, FreeBlock, MemoryKind, imported_buffer, part_bytes, shared_buffer,
+    AllocError, Buffer, DevicePool, MemoryKind, imported_buffer, part_bytes, shared_buffer,
 };
 
 use super::Engine;
@@ -30,19 +30,19 @@ impl Engine {
         if let Some(capture) = &self.capture {
             return capture.alloc(size_bytes, &self.core.pool);
         }
+        let pool = &self.core.pool;
         let completed = self.core.stream.completed();
         let small = size_bytes <= self.core.model.transfers.small_bytes
-            && self.core.pool.limits.budget_bytes[MemoryKind::Small as usize] > 0;
-        let first = match small.then(|| self.core.pool.alloc(MemoryKind::Small, size_bytes, completed)) {
-            Some(Ok(block)) => Ok(block),
-            Some(Err(_)) | None => self.core.pool.alloc(MemoryKind::Device, size_bytes, completed),
+            && pool.limits.budget_bytes[MemoryKind::Small as usize] > 0;
+        let first = match small.then(|| Buffer::of_pool(pool, MemoryKind::Small, size_bytes, completed)) {
+            Some(Ok(buffer)) => Ok(buffer),
+            Some(Err(_)) | None => Buffer::of_pool(pool, MemoryKind::Device, size_bytes, completed),
         };
-        let block = match first {
-            Ok(block) => block,
-            Err(AllocError::OutOfMemory) => self.alloc_under_pressure(size_bytes)?,
-            Err(e) => return Err(self.alloc_error(e, size_bytes)),
-        };
-        Ok(Arc::new(Buffer::new(block, size_bytes, Arc::clone(&self.core.pool))))
+        match first {
+            Ok(buffer) => Ok(Arc::new(buffer)),
+            Err(AllocError::OutOfMemory) => self.alloc_under_pressure(size_bytes).map(Arc::new),
+            Err(e) => Err(self.alloc_error(e, size_bytes)),
+        }
     }
 
     /// Buffers with undefined contents that lie one behind the other, each at the next multiple of 256 bytes. Their
@@ -53,13 +53,12 @@ impl Engine {
     pub(crate) fn alloc_together(&self, sizes: &[u64]) -> Result<Vec<Arc<Buffer>>> {
         let pool = &self.core.pool;
         let all_bytes = sizes.iter().fold(0, |sum: u64, &size| sum.saturating_add(part_bytes(size)));
-        let attempt = |kind: MemoryKind| pool.alloc_parts(kind, sizes, self.core.stream.completed());
-        let blocks = match self.with_more_memory(all_bytes, || attempt(MemoryKind::Device))? {
-            Some(blocks) => blocks,
+        let attempt = |kind: MemoryKind| Buffer::parts_of_pool(pool, kind, sizes, self.core.stream.completed());
+        let buffers = match self.with_more_memory(all_bytes, || attempt(MemoryKind::Device))? {
+            Some(buffers) => buffers,
             None => attempt(MemoryKind::Spill).map_err(|e| self.alloc_error(e, all_bytes))?,
         };
-        let buffer = |(block, &size)| Arc::new(Buffer::new(block, size, Arc::clone(pool)));
-        Ok(blocks.into_iter().zip(sizes).map(buffer).collect())
+        Ok(buffers.into_iter().map(Arc::new).collect())
     }
 
     /// The most bytes of buffers that may lie one behind the other: of larger pieces of memory there may be none.
@@ -148,10 +147,11 @@ impl Engine {
         result
     }
 
-    fn alloc_under_pressure(&self, size_bytes: u64) -> Result<FreeBlock> {
-        let attempt = |kind: MemoryKind| self.core.pool.alloc(kind, size_bytes, self.core.stream.completed());
-        if let Some(block) = self.with_more_memory(size_bytes, || attempt(MemoryKind::Device))? {
-            return Ok(block);
+    fn alloc_under_pressure(&self, size_bytes: u64) -> Result<Buffer> {
+        let pool = &self.core.pool;
+        let attempt = |kind: MemoryKind| Buffer::of_pool(pool, kind, size_bytes, self.core.stream.completed());
+        if let Some(buffer) = self.with_more_memory(size_bytes, || attempt(MemoryKind::Device))? {
+            return Ok(buffer);
         }
         attempt(MemoryKind::Spill).map_err(|e| self.alloc_error(e, size_bytes))
     }
