@@ -50,6 +50,8 @@ pub struct Library {
     round_trip: HashMap<FunctionRef, FunctionRef>,
     /// Functions with a twin that compute with f64.
     of_f64: HashSet<FunctionRef>,
+    /// Names of ops whose function of f32 has an `f_near`.
+    near: HashSet<String>,
 }
 
 impl Library {
@@ -96,6 +98,8 @@ impl Library {
             });
         }
         for (name, function) in names {
+            let near = name.strip_prefix("nx_").and_then(|name| name.strip_suffix("_f32_fused_near"));
+            library.near.extend(near.map(str::to_string));
             let forms = [
                 (&mut library.fused, "fused"),
                 (&mut library.kept, "kept"),
@@ -131,6 +135,11 @@ impl Library {
         let fuses = modes.fused || is_f64 && modes.exact_f64;
         let rounded = self.rounded.get(&function).filter(|_| rounds);
         rounded.or(self.fused.get(&function).filter(|_| fuses)).copied().unwrap_or(function)
+    }
+
+    /// Whether the function of f32 of an op of that name has a form that leaves some results in doubt (`f_near`).
+    pub fn has_near(&self, op: &str) -> bool {
+        self.near.contains(op)
     }
 
     /// The function of that name.

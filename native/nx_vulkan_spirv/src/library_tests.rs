@@ -262,6 +262,16 @@ fn sums_round_to_the_nearest_narrow_float() {
 }
 
 #[test]
+fn the_library_tells_which_functions_leave_results_in_doubt() {
+    let library = Library::builtin().unwrap();
+    let near = |op: &&str| library.has_near(op);
+    assert_eq!(
+        ["exp", "log", "erf", "erf_inv", "log_f32", "multiply"].iter().copied().filter(near).collect::<Vec<_>>(),
+        ["log", "erf_inv"]
+    );
+}
+
+#[test]
 fn what_is_near_enough_is_rounded_rightly() {
     type Exact = fn(f64) -> f64;
     // With as many numbers in a thousand that may be in doubt.

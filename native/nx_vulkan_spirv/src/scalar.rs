@@ -301,25 +301,28 @@ fn mirrored(op: Binary) -> Option<Binary> {
 }
 
 fn unary(code: &mut Code<'_, '_>, op: Unary, a: Value, out: DType) -> Result<Word> {
-    let integer = a.dtype.is_integer();
+    let (integer, rule) = (a.dtype.is_integer(), op.rule());
+    if rule == Rule::Integer {
+        // Where results depend on how many bits there are, each type has a function.
+        let own = format!("nx_{}_{}", op.name(), a.dtype);
+        if code.linker.has(&own) {
+            let id = code.call(&own, &[a.id])?;
+            return cast(code, Value { id, dtype: a.dtype.ctype().dtype() }, out);
+        }
+    }
     match op {
-        Unary::IsNan | Unary::IsInfinity if integer => {
+        // Integers are all finite.
+        _ if rule == Rule::Predicate && integer => {
             let zero = code.linker.const_u32(0);
             from_predicate(code, zero, out)
         }
-        Unary::IsNan | Unary::IsInfinity => {
+        _ if rule == Rule::Predicate => {
             let id = code.call(&format!("nx_{}_{}", op.name(), a.dtype.ctype().name()), &[a.id])?;
             from_predicate(code, id, out)
         }
-        Unary::CountLeadingZeros | Unary::PopulationCount => {
-            let id = code.call(&format!("nx_{}_{}", op.name(), a.dtype), &[a.id])?;
-            let counted = a.dtype.ctype().dtype();
-            cast(code, Value { id, dtype: counted }, out)
-        }
-        Unary::Ceil | Unary::Floor | Unary::Round | Unary::Conjugate if integer && out.is_integer() => {
-            cast(code, a, out)
-        }
-        _ if a.dtype.is_complex() && matches!(op.rule(), Rule::Part | Rule::Magnitude) => {
+        // They are what real numbers are rounded to.
+        _ if rule == Rule::Real && integer && out.is_integer() => cast(code, a, out),
+        _ if a.dtype.is_complex() && matches!(rule, Rule::Part | Rule::Magnitude) => {
             let id = code.call(&format!("nx_{}_{}", op.name(), a.dtype.ctype().name()), &[a.id])?;
             let part = if a.dtype == DType::C128 { DType::F64 } else { DType::F32 };
             cast(code, Value { id, dtype: part }, out)
@@ -338,10 +341,10 @@ fn unary(code: &mut Code<'_, '_>, op: Unary, a: Value, out: DType) -> Result<Wor
             let id = code.call(&format!("nx_atan2_{}", angle.ctype().name()), &[y, x])?;
             rounded(code, id, angle, out)
         }
-        Unary::Abs if a.dtype.is_unsigned() => cast(code, a, out),
+        _ if rule == Rule::Magnitude && a.dtype.is_unsigned() => cast(code, a, out),
         // NVIDIA's compiler (580.159, on Hopper) takes magnitudes for positive, as that of the least number is not.
-        Unary::Abs if integer && out == a.dtype => {
-            let id = code.call(&format!("nx_abs_{}", out.ctype().name()), &[a.id])?;
+        _ if rule == Rule::Magnitude && integer && out == a.dtype => {
+            let id = code.call(&format!("nx_{}_{}", op.name(), out.ctype().name()), &[a.id])?;
             let id = hidden(code, Value { id, dtype: out })?.id;
             canonical(code, out, id)
         }
@@ -354,7 +357,8 @@ fn unary(code: &mut Code<'_, '_>, op: Unary, a: Value, out: DType) -> Result<Wor
                 false => format!("nx_{}_{}", op.name(), compute.ctype().name()),
             };
             let id = code.call(&name, &[value])?;
-            let is_exact = matches!(op, Unary::Negate | Unary::Abs) && a.dtype == out && out.is_float();
+            let changes_sign = rule == Rule::Magnitude || op == Unary::Negate;
+            let is_exact = changes_sign && a.dtype == out && out.is_float();
             if is_exact { Ok(id) } else { rounded(code, id, compute, out) }
         }
     }

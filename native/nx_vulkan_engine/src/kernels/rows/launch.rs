@@ -2,7 +2,7 @@
 
 use nx_vulkan_ir::program::rows::is_columns;
 use nx_vulkan_ir::program::step::{Ref, Step};
-use nx_vulkan_ir::program::{Elementwise, Unary};
+use nx_vulkan_spirv::library::Library;
 use smallvec::SmallVec;
 
 use crate::kernels::rows::{Along, RowPort, RowsSpec};
@@ -11,9 +11,6 @@ use crate::program::fused::{Computed, Made, Plan, Store};
 use crate::shape::{Dims, Space, Strides, contiguous_strides};
 use crate::tuning::DeviceModel;
 use crate::{DType, Engine, Result, Tensor};
-
-/// Functions of f32 of which the library has an `f_near`.
-const NEAR_FORMS: [Unary; 2] = [Unary::Log, Unary::ErfInv];
 
 /// Steps of an element up to which the code for that many elements stays small.
 const FEW_STEPS: u64 = 8;
@@ -75,11 +72,12 @@ fn most_items(most_elements: u32, width: u64) -> u64 {
 }
 
 /// Whether a function has a form that leaves some results in doubt (`f_near` in the library).
-fn has_near_form(plan: &Plan) -> bool {
-    plan.values.iter().any(|value| match &value.made {
-        Made::Step(Step { op: Elementwise::Unary(op), out: DType::F32, .. }) => NEAR_FORMS.contains(op),
+fn has_near_form(plan: &Plan) -> Result<bool> {
+    let library = Library::builtin()?;
+    Ok(plan.values.iter().any(|value| match &value.made {
+        Made::Step(Step { op, out: DType::F32, .. }) => library.has_near(op.name()),
         Made::Step(_) | Made::Reduction { .. } => false,
-    })
+    }))
 }
 
 /// How operands lie in a plan's rows.
@@ -250,7 +248,7 @@ pub fn rows(
         team: team as u32,
         columns,
         full: items * team * width == elements,
-        exact: has_near_form(plan) && map::is_exact(engine.model(), rows * team),
+        exact: map::is_exact(engine.model(), rows * team) && has_near_form(plan)?,
     };
     laid.launch(engine, &spec, compile).map(Some)
 }
