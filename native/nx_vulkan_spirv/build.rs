@@ -91,7 +91,7 @@ fn compressed(packs: &[Pack]) -> Result<(Vec<u8>, String)> {
         for (path, words) in &pack.modules {
             let end = first + words;
             // Writing to a String does not fail.
-            let _ = writeln!(module_rows, "({path:?}, Place {{ pack: {index}, words: {first}..{end} }}),");
+            let _ = writeln!(module_rows, "({path:?}, Location {{ pack: {index}, words: {first}..{end} }}),");
             first = end;
         }
         let planes: Vec<u8> = (0..4).flat_map(|plane| pack.bytes.iter().copied().skip(plane).step_by(4)).collect();
@@ -103,6 +103,6 @@ fn compressed(packs: &[Pack]) -> Result<(Vec<u8>, String)> {
     }
     let count = packs.len();
     let packs = format!("static PACKS: [Pack; {count}] = [\n{pack_rows}];\n");
-    let modules = format!("static MODULES: &[(&str, Place)] = &[\n{module_rows}];\n");
+    let modules = format!("static MODULES: &[(&str, Location)] = &[\n{module_rows}];\n");
     Ok((archive, packs + &modules))
 }

@@ -12,7 +12,7 @@ use super::types::{Type, Types};
 pub fn check(module: &Module, types: &Types, ids: &Ids) -> Checked {
     let entry = module.instructions.iter().find(|i| i.op == Op::EntryPoint);
     let entry = entry.map(|entry| module.operand(entry, 1));
-    let place = Place { module, types, ids };
+    let place = Context { module, types, ids };
     let mut seen = HashSet::new();
     for instruction in &module.instructions {
         let operand = |index| module.operand(instruction, index);
@@ -85,13 +85,13 @@ fn execution_mode(instruction: &Instruction, module: &Module, types: &Types) -> 
     }
 }
 
-struct Place<'m> {
+struct Context<'m> {
     module: &'m Module,
     types: &'m Types,
     ids: &'m Ids,
 }
 
-impl Place<'_> {
+impl Context<'_> {
     fn decoration(&self, instruction: &Instruction) -> Checked {
         let target = self.module.operand(instruction, 0);
         let word = self.module.operand(instruction, 1);

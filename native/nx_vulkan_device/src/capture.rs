@@ -22,24 +22,24 @@ fn buffer_of(address: u64) -> Option<(u32, u64)> {
 
 /// A buffer that a command touches: one without memory by its number, or memory that is there already.
 #[derive(Debug, Clone)]
-pub enum Place {
+pub enum BufferRef {
     /// Of the capture, by number.
     Virtual(u32),
     /// One that exists.
     Real(Arc<Buffer>),
 }
 
-impl Place {
+impl BufferRef {
     /// The place that stands for a buffer.
-    pub fn of(buffer: &Arc<Buffer>) -> Place {
-        buffer.virtual_id().map_or_else(|| Place::Real(Arc::clone(buffer)), Place::Virtual)
+    pub fn of(buffer: &Arc<Buffer>) -> BufferRef {
+        buffer.virtual_id().map_or_else(|| BufferRef::Real(Arc::clone(buffer)), BufferRef::Virtual)
     }
 
     /// Its number, if it is of the capture.
     pub fn id(&self) -> Option<u32> {
         match self {
-            Place::Virtual(id) => Some(*id),
-            Place::Real(_) => None,
+            BufferRef::Virtual(id) => Some(*id),
+            BufferRef::Real(_) => None,
         }
     }
 }
@@ -135,9 +135,9 @@ pub struct Command {
     /// What it moves and computes, where that is counted.
     pub work: Option<Work>,
     /// Buffers that it reads.
-    pub reads: SmallVec<[Place; 4]>,
+    pub reads: SmallVec<[BufferRef; 4]>,
     /// Buffers that it writes.
-    pub writes: SmallVec<[Place; 2]>,
+    pub writes: SmallVec<[BufferRef; 2]>,
     /// What it waits for.
     pub waits: Waits,
     /// Buffers that it reads and writes of which the second may have the first one's memory, if nothing reads that
@@ -240,8 +240,8 @@ impl Capture {
                 patches,
             },
             work: launch.work,
-            reads: launch.reads.iter().map(|b| Place::of(b)).collect(),
-            writes: launch.writes.iter().map(|b| Place::of(b)).collect(),
+            reads: launch.reads.iter().map(|b| BufferRef::of(b)).collect(),
+            writes: launch.writes.iter().map(|b| BufferRef::of(b)).collect(),
             waits: launch.waits,
             in_place,
             copied_bytes: launch.copied_bytes,
@@ -253,7 +253,7 @@ impl Capture {
     pub fn fill(&self, dst: &Arc<Buffer>, offset_bytes: u64, size_bytes: u64, word: u32) -> Result<()> {
         if size_bytes > 0 {
             let action = Action::Fill { offset_bytes, size_bytes, word };
-            let writes = SmallVec::from_iter([Place::of(dst)]);
+            let writes = SmallVec::from_iter([BufferRef::of(dst)]);
             let work = Work { written_bytes: size_bytes, flops: Some(0), ..Work::default() };
             self.lock().commands.push(Command {
                 action,
@@ -280,8 +280,8 @@ impl Capture {
         self.lock().commands.push(Command {
             action: Action::Copy { from_bytes, to_bytes, size_bytes },
             work: Some(Work { read_bytes: size_bytes, written_bytes: size_bytes, flops: Some(0), longest: 0 }),
-            reads: SmallVec::from_iter([Place::of(src)]),
-            writes: SmallVec::from_iter([Place::of(dst)]),
+            reads: SmallVec::from_iter([BufferRef::of(src)]),
+            writes: SmallVec::from_iter([BufferRef::of(dst)]),
             waits: Waits::All,
             in_place: SmallVec::new(),
             copied_bytes: None,
@@ -293,7 +293,7 @@ impl Capture {
     pub fn copied(&self, key: &CopyKey) -> Option<SmallVec<[Arc<Buffer>; 2]>> {
         let state = self.lock();
         let source = buffer_of(key.address).map(|(buffer, _)| buffer);
-        let writes = |command: &Command| command.writes.iter().filter_map(Place::id).any(|id| Some(id) == source);
+        let writes = |command: &Command| command.writes.iter().filter_map(BufferRef::id).any(|id| Some(id) == source);
         let is_current = |copied: &&Copied| !state.commands.iter().skip(copied.mark).any(writes);
         let mut of_key = state.copies.iter().rev().filter(|copied| copied.key == *key);
         of_key.next().filter(is_current).map(|copied| copied.buffers.clone())
@@ -330,7 +330,7 @@ impl Capture {
     }
 
     /// Lets the commands since a mark wait for these buffers, as if they read them.
-    pub fn await_since(&self, mark: usize, places: &[Place]) {
+    pub fn await_since(&self, mark: usize, places: &[BufferRef]) {
         self.lock().commands.iter_mut().skip(mark).for_each(|command| command.reads.extend(places.iter().cloned()));
     }
 
@@ -369,19 +369,19 @@ impl Capture {
 impl Command {
     /// The buffer without memory that a fill or copy writes.
     pub fn written(&self) -> Option<u32> {
-        self.writes.first().and_then(Place::id)
+        self.writes.first().and_then(BufferRef::id)
     }
 
     /// The buffer without memory that a copy reads.
     pub fn read(&self) -> Option<u32> {
-        self.reads.first().and_then(Place::id)
+        self.reads.first().and_then(BufferRef::id)
     }
 
     /// The memory that a copy reads.
     pub(crate) fn real_read(&self) -> Option<&Arc<Buffer>> {
         self.reads.first().and_then(|place| match place {
-            Place::Real(buffer) => Some(buffer),
-            Place::Virtual(_) => None,
+            BufferRef::Real(buffer) => Some(buffer),
+            BufferRef::Virtual(_) => None,
         })
     }
 
@@ -400,13 +400,13 @@ impl Command {
 
     /// The buffers without memory.
     pub fn ids(&self) -> impl Iterator<Item = u32> + '_ {
-        self.reads.iter().chain(&self.writes).filter_map(Place::id)
+        self.reads.iter().chain(&self.writes).filter_map(BufferRef::id)
     }
 
     /// Gives the buffers without memory other numbers.
     pub fn renumber(&mut self, number: impl Fn(u32) -> u32) {
         for place in self.reads.iter_mut().chain(&mut self.writes) {
-            if let Place::Virtual(id) = place {
+            if let BufferRef::Virtual(id) = place {
                 *id = number(*id);
             }
         }

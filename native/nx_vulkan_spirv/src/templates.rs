@@ -20,7 +20,7 @@ struct Pack {
 
 /// Where a module is.
 #[derive(Debug)]
-struct Place {
+struct Location {
     pack: usize,
     words: Range<usize>,
 }

@@ -9,7 +9,7 @@ use nx_vulkan_device::memory::Buffer;
 use nx_vulkan_device::stream::{MAX_HELD_COMMANDS, MAX_HELD_NS, Stream};
 
 use super::form::Stepping;
-use super::run::{Parts, Place, Run, later, turn_ends};
+use super::run::{Parts, Position, Run, later, turn_ends};
 use crate::executable::{ALIGN_BYTES, Cost, Lane, aligned};
 use crate::kernels::Compile;
 use crate::program::Program;
@@ -35,7 +35,7 @@ pub(super) struct Stepped {
 /// How far a run is.
 #[derive(Debug)]
 pub(super) struct Progress {
-    counters: Rows,
+    counters: Records,
     /// Chains that lie side by side.
     lanes: u64,
     /// Chains that are recorded.
@@ -58,10 +58,10 @@ enum UnderWay {
 #[derive(Debug)]
 struct Group {
     chains: Range<u64>,
-    inputs: Vec<Rows>,
+    inputs: Vec<Records>,
     /// What the beginning leaves.
-    begun: Vec<Rows>,
-    kept: Vec<Rows>,
+    begun: Vec<Records>,
+    kept: Vec<Records>,
     arena: Option<Arc<Buffer>>,
     /// The next run of the step.
     next: u64,
@@ -110,7 +110,7 @@ impl Stepped {
     /// Begins a run of so many steps of so many chains.
     pub fn begin(&self, engine: &Arc<Engine>, [chains, steps]: [u64; 2]) -> Result<(Progress, Parts)> {
         let begins = u64::from(self.stepping.begins);
-        let counters = Rows::counters(engine, steps + begins)?;
+        let counters = Records::counters(engine, steps + begins)?;
         let cost = self.step.cost();
         let lane_bytes = cost.arena_bytes + rows_bytes(&self.outputs, begins, steps);
         let (lanes, parts) = layout(&cost, engine.stats().budget_bytes, lane_bytes, engine.model().chains, chains);
@@ -123,8 +123,8 @@ impl Stepped {
     /// the other, for as long as `goes_on` says so.
     pub fn advance(&self, run: &mut Run, size: u64, goes_on: GoesOn<'_>) -> Result<(u64, bool)> {
         let Run { engine, inputs, results, chains, count, place, .. } = run;
-        let Place::Device(progress) = place else { return Ok((0, true)) };
-        let part = Part { stepped: self, engine, inputs, results, chains: *chains, steps: *count };
+        let Position::Device(progress) = place else { return Ok((0, true)) };
+        let part = Common { stepped: self, engine, inputs, results, chains: *chains, steps: *count };
         if self.step.waits() {
             return part.alone(progress, goes_on);
         }
@@ -133,7 +133,7 @@ impl Stepped {
 }
 
 /// What a run and its parts have in common.
-struct Part<'a> {
+struct Common<'a> {
     stepped: &'a Stepped,
     engine: &'a Arc<Engine>,
     inputs: &'a [Tensor],
@@ -142,7 +142,7 @@ struct Part<'a> {
     steps: u64,
 }
 
-impl Part<'_> {
+impl Common<'_> {
     /// Runs of the step of each chain.
     fn runs(&self) -> u64 {
         self.steps + u64::from(self.stepped.stepping.begins)
@@ -228,22 +228,23 @@ impl Part<'_> {
     fn group_of(&self, chains: Range<u64>) -> Result<Group> {
         let (engine, lanes) = (self.engine, chains.end - chains.start);
         let Stepped { step, stepping: Stepping { begins, .. }, own, outputs } = self.stepped;
-        let inputs = self.inputs.iter().zip(own).map(|(tensor, &own)| Rows::of(engine, tensor, own.then_some(&chains)));
-        let inputs: Vec<Rows> = inputs.collect::<Result<_>>()?;
+        let inputs =
+            self.inputs.iter().zip(own).map(|(tensor, &own)| Records::of(engine, tensor, own.then_some(&chains)));
+        let inputs: Vec<Records> = inputs.collect::<Result<_>>()?;
         let begun = match begins {
-            true => outputs.iter().map(|ty| Rows::new(engine, ty, lanes)).collect::<Result<_>>()?,
+            true => outputs.iter().map(|ty| Records::new(engine, ty, lanes)).collect::<Result<_>>()?,
             false => vec![],
         };
         let places = self.results.iter().zip(outputs);
-        let kept = places.map(|(result, ty)| Rows::within(engine, result, ty, &chains, self.steps));
-        let kept: Vec<Rows> = kept.collect::<Result<_>>()?;
+        let kept = places.map(|(result, ty)| Records::within(engine, result, ty, &chains, self.steps));
+        let kept: Vec<Records> = kept.collect::<Result<_>>()?;
         let arena_bytes = step.cost().arena_bytes;
         let arena = if arena_bytes > 0 { Some(engine.alloc(arena_bytes * lanes)?) } else { None };
         Ok(Group { chains, inputs, begun, kept, arena, next: 0 })
     }
 
     /// Records the runs up to before run `to` of a group.
-    fn record(&self, group: &mut Group, counters: &Rows, to: u64) -> Result<()> {
+    fn record(&self, group: &mut Group, counters: &Records, to: u64) -> Result<()> {
         let Stepped { step, stepping: Stepping { states, begins }, outputs, .. } = self.stepped;
         let Group { chains, inputs, begun, kept, arena, next } = group;
         let lanes = chains.end - chains.start;
@@ -274,7 +275,7 @@ impl Part<'_> {
 
 /// Values of one type one after the other, each from a multiple of 16 bytes on, where kernels can load vectors.
 #[derive(Debug)]
-struct Rows {
+struct Records {
     buffer: Arc<Buffer>,
     ty: Type,
     begin_bytes: u64,
@@ -290,15 +291,15 @@ fn is_packed(ty: &Type) -> bool {
     pitch_bytes(ty) == ty.elements() * ty.dtype.size_bytes()
 }
 
-impl Rows {
-    fn new(engine: &Engine, ty: &Type, count: u64) -> Result<Rows> {
+impl Records {
+    fn new(engine: &Engine, ty: &Type, count: u64) -> Result<Records> {
         let pitch_bytes = pitch_bytes(ty);
-        Ok(Rows { buffer: engine.alloc(pitch_bytes * count)?, ty: ty.clone(), begin_bytes: 0, pitch_bytes })
+        Ok(Records { buffer: engine.alloc(pitch_bytes * count)?, ty: ty.clone(), begin_bytes: 0, pitch_bytes })
     }
 
     /// The numbers 0 to `count` - 1.
-    fn counters(engine: &Arc<Engine>, count: u64) -> Result<Rows> {
-        let rows = Rows::new(engine, &Type::new(DType::U32, &[]), count)?;
+    fn counters(engine: &Arc<Engine>, count: u64) -> Result<Records> {
+        let rows = Records::new(engine, &Type::new(DType::U32, &[]), count)?;
         let words = (0..count as u32).flat_map(|i| [i, 0, 0, 0]);
         engine.upload(&rows.buffer, 0, &words.flat_map(u32::to_ne_bytes).collect::<Vec<u8>>())?;
         Ok(rows)
@@ -306,33 +307,33 @@ impl Rows {
 
     /// Those of `chains`, which are the first axis of a tensor in row-major order; without chains the whole tensor, for
     /// all.
-    fn of(engine: &Arc<Engine>, tensor: &Tensor, chains: Option<&Range<u64>>) -> Result<Rows> {
+    fn of(engine: &Arc<Engine>, tensor: &Tensor, chains: Option<&Range<u64>>) -> Result<Records> {
         let Some(chains) = chains else {
             let tensor = aligned(engine, tensor, Compile::Allowed)?;
             let (begin_bytes, ty) = (tensor.view.offset_bytes(), tensor.view.ty());
-            return Ok(Rows { buffer: tensor.buffer, ty, begin_bytes, pitch_bytes: 0 });
+            return Ok(Records { buffer: tensor.buffer, ty, begin_bytes, pitch_bytes: 0 });
         };
         let ty = Type::new(tensor.view.dtype, &tensor.view.shape[1..]);
         let first = row(tensor, chains.start);
         if is_packed(&ty) && first.address().is_multiple_of(ALIGN_BYTES) {
             let (begin_bytes, pitch_bytes) = (first.view.offset_bytes(), pitch_bytes(&ty));
-            return Ok(Rows { buffer: first.buffer, ty, begin_bytes, pitch_bytes });
+            return Ok(Records { buffer: first.buffer, ty, begin_bytes, pitch_bytes });
         }
         let count = chains.end - chains.start;
-        let rows = Rows::new(engine, &ty, count)?;
+        let rows = Records::new(engine, &ty, count)?;
         eager::copy(engine, &part(tensor, &ty, chains.start, count), &rows.all(count), Compile::Allowed)?;
         Ok(rows)
     }
 
     /// The places of `chains` in a result `[all chains, steps, ..]`, or memory for them where they don't begin at
     /// multiples of 16 bytes.
-    fn within(engine: &Engine, result: &Tensor, ty: &Type, chains: &Range<u64>, steps: u64) -> Result<Rows> {
+    fn within(engine: &Engine, result: &Tensor, ty: &Type, chains: &Range<u64>, steps: u64) -> Result<Records> {
         if !is_packed(ty) {
-            return Rows::new(engine, ty, (chains.end - chains.start) * steps);
+            return Records::new(engine, ty, (chains.end - chains.start) * steps);
         }
         let pitch_bytes = pitch_bytes(ty);
         let begin_bytes = result.view.offset_bytes() + chains.start * steps * pitch_bytes;
-        Ok(Rows { buffer: Arc::clone(&result.buffer), ty: ty.clone(), begin_bytes, pitch_bytes })
+        Ok(Records { buffer: Arc::clone(&result.buffer), ty: ty.clone(), begin_bytes, pitch_bytes })
     }
 
     /// Puts the rows of `chains` into the result, unless they lie there.

@@ -7,7 +7,7 @@ use nx_vulkan_ir::program::workgroup::{unsupported, work_once};
 
 use super::device::Stepped;
 use super::grouped::Grouped;
-use super::run::{Place, Run};
+use super::run::{Position, Run};
 use crate::kernels::{Compile, workgroup};
 use crate::program::{Program, counted, passes};
 use crate::{Engine, Error, GoesOn, Result, Tensor, Type, eager};
@@ -96,11 +96,11 @@ impl Steps {
             Steps::Device(stepped) => {
                 Run::refuse(compile, false)?;
                 let (progress, parts) = stepped.begin(engine, [chains, steps])?;
-                (Place::Device(Box::new(progress)), parts, stepped.outputs())
+                (Position::Device(Box::new(progress)), parts, stepped.outputs())
             }
             Steps::Workgroup(grouped) => {
                 let (groups, parts) = grouped.begin(engine, [chains, steps], compile)?;
-                (Place::Workgroup(Box::new(groups)), parts, grouped.outputs())
+                (Position::Workgroup(Box::new(groups)), parts, grouped.outputs())
             }
         };
         let contiguous = |tensor: &Tensor| eager::contiguous(engine, tensor, compile);

@@ -16,7 +16,7 @@ use nx_vulkan_spirv::workgroup::{Mode, PROGRESS_WORDS, Port, WorkgroupSpec};
 
 use super::device::element;
 use super::form::Stepping;
-use super::run::{PART, Parts, Place, Run, later};
+use super::run::{PART, Parts, Position, Run, later};
 use crate::kernels::workgroup::Repeat;
 use crate::kernels::{Compile, Kernel, workgroup};
 use crate::program::Program;
@@ -181,7 +181,7 @@ impl Grouped {
     /// last ones.
     pub fn advance(&self, run: &mut Run, size: u64) -> Result<(u64, bool)> {
         let (engine, begins) = (Arc::clone(&run.engine), u64::from(self.stepping.begins));
-        let (Place::Workgroup(groups), all) = (&mut run.place, run.count + begins) else { return Ok((0, true)) };
+        let (Position::Workgroup(groups), all) = (&mut run.place, run.count + begins) else { return Ok((0, true)) };
         let Some(mut group) = self.take(groups, size, all) else { return Ok((0, true)) };
         let turns = self.turns(group.active);
         let chains = group.chains.clone();
@@ -230,7 +230,7 @@ impl Grouped {
     /// Looks how far the last dispatch took chains that pause, and puts those back that are not at their end. Answers
     /// the turns that it took.
     pub fn look(&self, run: &mut Run) -> Result<Option<u64>> {
-        let Place::Workgroup(groups) = &mut run.place else { return Ok(None) };
+        let Position::Workgroup(groups) = &mut run.place else { return Ok(None) };
         let Some(group) = groups.at_work.take() else { return Ok(None) };
         let Some(left) = &group.left else { return Ok(None) };
         let bytes = left.progress.to_nx_bytes(&run.engine, None)?;

@@ -32,7 +32,7 @@ pub struct Run {
     pub(super) chains: u64,
     /// Steps that are kept of each chain.
     pub(super) count: u64,
-    pub(super) place: Place,
+    pub(super) place: Position,
     pace: Pace,
     /// How it ended, once its last part is recorded or one could not be.
     ended: Option<Result<()>>,
@@ -40,7 +40,7 @@ pub struct Run {
 
 /// How far a run is.
 #[derive(Debug)]
-pub(super) enum Place {
+pub(super) enum Position {
     Workgroup(Box<Groups>),
     Device(Box<Progress>),
 }
@@ -68,7 +68,7 @@ impl Run {
         steps: &Arc<Steps>,
         (inputs, results): (Vec<Tensor>, Vec<Tensor>),
         [chains, count]: [u64; 2],
-        (place, parts): (Place, Parts),
+        (place, parts): (Position, Parts),
     ) -> Run {
         let (engine, steps) = (Arc::clone(engine), Arc::clone(steps));
         Run { engine, steps, inputs, results, chains, count, place, pace: Pace::new(parts), ended: None }
@@ -122,7 +122,7 @@ impl Run {
         let size = self.pace.size;
         let (recorded, is_done) = steps.advance(self, size, goes_on)?;
         // One kernel goes with whatever is submitted next.
-        if !is_done || !self.pace.ahead.is_empty() || matches!(self.place, Place::Device(_)) {
+        if !is_done || !self.pace.ahead.is_empty() || matches!(self.place, Position::Device(_)) {
             self.pace.submit(&self.engine, recorded)?;
         }
         Ok(is_done)

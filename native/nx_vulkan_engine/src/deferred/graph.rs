@@ -41,7 +41,7 @@ pub(super) enum Keep {
 
 /// An instruction of the graph.
 #[derive(Debug)]
-pub(super) struct Step {
+pub(super) struct GraphStep {
     pub node: Arc<Node>,
     pub operands: SmallVec<[Operand; 3]>,
     /// The number of its first result.
@@ -54,7 +54,7 @@ pub(super) struct Step {
 #[derive(Debug)]
 pub(super) struct Graph {
     pub inputs: Vec<Tensor>,
-    pub steps: Vec<Step>,
+    pub steps: Vec<GraphStep>,
     pub hash: u64,
 }
 
@@ -174,7 +174,7 @@ impl Graph {
             mix.word(member.node.signature);
             mix.word(kept[at].into());
             let outs = member.node.outs.len() as u32;
-            graph.steps.push(Step { node: member.node, operands, first: count, kept: kept[at] });
+            graph.steps.push(GraphStep { node: member.node, operands, first: count, kept: kept[at] });
             count += outs;
         }
         for tensor in &graph.inputs {
@@ -206,7 +206,7 @@ impl Graph {
 
     /// The bits of the constants, in order.
     pub fn constants(&self) -> Vec<u128> {
-        let bits = |step: &Step| match (&step.node.op, step.node.outs.as_slice()) {
+        let bits = |step: &GraphStep| match (&step.node.op, step.node.outs.as_slice()) {
             (Op::Constant(value), [out]) => Some(Value::from(*value).cast(out.dtype).to_bits(out.dtype)),
             _ => None,
         };
@@ -214,7 +214,7 @@ impl Graph {
     }
 
     pub fn structure(&self) -> Structure {
-        let instruction = |step: &Step| Instruction {
+        let instruction = |step: &GraphStep| Instruction {
             op: step.node.op.clone(),
             operands: step.operands.clone(),
             outs: step.node.outs.clone(),
@@ -227,7 +227,7 @@ impl Graph {
     }
 
     /// The inputs of [`Structure::program`], and the constants that are inputs after those.
-    pub fn arguments(&self, varying: &[bool]) -> (Vec<Tensor>, Vec<&Step>) {
+    pub fn arguments(&self, varying: &[bool]) -> (Vec<Tensor>, Vec<&GraphStep>) {
         let one = |tensor: &Tensor| match Input::of(tensor).uniform {
             true => tensor.with_view(View { offset: tensor.view.offset, ..View::contiguous(tensor.view.dtype, &[]) }),
             false => tensor.clone(),
@@ -244,7 +244,7 @@ impl Structure {
     }
 
     pub fn is_of(&self, graph: &Graph) -> bool {
-        let same = |instruction: &Instruction, step: &Step| {
+        let same = |instruction: &Instruction, step: &GraphStep| {
             let ops = match (&instruction.op, &step.node.op) {
                 (Op::Constant(_), Op::Constant(_)) => true,
                 (a, b) => a == b,

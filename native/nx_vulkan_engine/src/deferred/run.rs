@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 
 use super::cache::{Cache, Route};
-use super::graph::{Graph, Keep, Step};
+use super::graph::{Graph, GraphStep, Keep};
 use super::node::Node;
 use super::{CompileWith, Lazy};
 use crate::eager::{self, Compile, Results};
@@ -45,7 +45,7 @@ type Failures = Vec<(u64, Error)>;
 fn run(engine: &Arc<Engine>, graph: &Graph, compile: CompileWith) -> Result<Failures> {
     let cache = engine.state::<Cache>();
     let largest_bytes = engine.largest_bytes();
-    let never_fits = |step: &Step| !step.kept && step.node.outs.iter().any(|ty| ty.size_bytes() > largest_bytes);
+    let never_fits = |step: &GraphStep| !step.kept && step.node.outs.iter().any(|ty| ty.size_bytes() > largest_bytes);
     let replayed = match cache.route(graph, graph.steps.iter().any(never_fits)) {
         Route::OneByOne => None,
         Route::Replay(executable, varying) => replay(engine, graph, &executable, &varying),
@@ -132,8 +132,8 @@ fn one_by_one(engine: &Arc<Engine>, graph: &Graph) -> Result<Failures> {
     Ok(failures)
 }
 
-fn run_step(engine: &Arc<Engine>, graph: &Graph, step: &Step, results: &[Option<Tensor>]) -> Result<Results> {
-    let Step { node, operands, .. } = step;
+fn run_step(engine: &Arc<Engine>, graph: &Graph, step: &GraphStep, results: &[Option<Tensor>]) -> Result<Results> {
+    let GraphStep { node, operands, .. } = step;
     let missing =
         || Error::InvalidProgram { op: node.op.name().to_string(), reason: "an operand is missing".to_string() };
     let find = |operand: &Operand| match *operand {

@@ -3,7 +3,7 @@
 use super::call::{Call, Results, loaded, seen};
 use super::copies::contiguous;
 use super::movement;
-use crate::kernels::attention::{self, Gradients, Rows, Way};
+use crate::kernels::attention::{self, Gradients, RowBatches, Way};
 use crate::program::attention::{Attention, Factor};
 use crate::program::attention_gradient::AttentionGradient;
 use crate::program::fused::refined;
@@ -71,7 +71,7 @@ fn strides_of(out: &Tensor, order: &[usize]) -> Strides {
 
 /// Operands of attention, with batches as axes along which each of them has one stride.
 struct Lying<const N: usize> {
-    factors: [Rows; N],
+    factors: [RowBatches; N],
     /// What steps read, with axes of batches, rows and keys.
     inputs: Vec<Tensor>,
     /// Axes of batches as the scores have them, and finer ones.
@@ -93,8 +93,8 @@ impl<const N: usize> Lying<N> {
                 return Ok(None);
             }
         }
-        let factors = factors.iter().map(|factor| rows(call, factor, aligned)).collect::<Result<Vec<Rows>>>()?;
-        let Ok(mut factors) = <[Rows; N]>::try_from(factors) else { return Ok(None) };
+        let factors = factors.iter().map(|factor| rows(call, factor, aligned)).collect::<Result<Vec<RowBatches>>>()?;
+        let Ok(mut factors) = <[RowBatches; N]>::try_from(factors) else { return Ok(None) };
         let inputs = found.loads.iter().map(|load| movement::ascending(call, &loaded(call, load)?.tensor));
         let inputs = inputs.collect::<Result<Vec<Tensor>>>()?;
         let (plain, of_scores) = found.space.split_at(found.space.len() - 2);
@@ -169,13 +169,13 @@ fn split(axes: &[(u64, i64)], sizes: &[u64]) -> Axes {
 }
 
 /// An operand in place if its rows are contiguous, and aligned where they must be, else a copy.
-fn rows(call: &Call<'_>, factor: &Factor, aligned: bool) -> Result<Rows> {
+fn rows(call: &Call<'_>, factor: &Factor, aligned: bool) -> Result<RowBatches> {
     let tensor = movement::ascending(call, call.operand(factor.operand as usize)?)?;
     let (tensor, view) = seen(call, &tensor, &factor.views)?;
     let seen = tensor.with_view(view);
     // Kernels begin at the lowest address.
-    let ascends = |found: &Rows| found.rows >= 0 && found.batch.iter().all(|&(_, stride)| stride >= 0);
-    let fits = |found: &Rows| ascends(found) && (!aligned || found.is_aligned());
+    let ascends = |found: &RowBatches| found.rows >= 0 && found.batch.iter().all(|&(_, stride)| stride >= 0);
+    let fits = |found: &RowBatches| ascends(found) && (!aligned || found.is_aligned());
     if let Some(found) = in_place(&seen, factor).filter(fits) {
         return Ok(found);
     }
@@ -187,10 +187,10 @@ fn rows(call: &Call<'_>, factor: &Factor, aligned: bool) -> Result<Rows> {
     let copy = contiguous(call.engine, &turned, call.compile)?;
     let (lead, rank) = (copy.view.strides.iter().copied(), factor.batch.len());
     let batch = copy.view.shape[..rank].iter().copied().zip(lead).collect();
-    Ok(Rows { batch, rows: copy.view.strides[rank], tensor: copy })
+    Ok(RowBatches { batch, rows: copy.view.strides[rank], tensor: copy })
 }
 
-fn in_place(seen: &Tensor, factor: &Factor) -> Option<Rows> {
+fn in_place(seen: &Tensor, factor: &Factor) -> Option<RowBatches> {
     let axes = axes_of(&seen.view, &factor.shape)?;
     let one = |axis: usize| match axes[axis].as_slice() {
         [] => Some(0),
@@ -198,6 +198,6 @@ fn in_place(seen: &Tensor, factor: &Factor) -> Option<Rows> {
         _ => None,
     };
     let batch = factor.batch.iter().flat_map(|&axis| axes[axis].iter().copied()).collect();
-    let found = Rows { tensor: seen.clone(), batch, rows: one(factor.rows)? };
+    let found = RowBatches { tensor: seen.clone(), batch, rows: one(factor.rows)? };
     (one(factor.columns)? == 1).then_some(found)
 }

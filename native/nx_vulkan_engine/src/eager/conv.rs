@@ -124,7 +124,7 @@ impl Loads {
 }
 
 /// Some images of a convolution.
-struct Part {
+struct ImageRange {
     positions: Matrix,
     filters: Matrix,
     order: Order,
@@ -244,7 +244,7 @@ impl Convolution<'_> {
                 None => self.copy(&slice(&self.input, 1, first, count)?, channels, order)?,
             };
             let positions = self.positions(input, order);
-            let part = Part { positions, filters: filters.clone(), order, first, count };
+            let part = ImageRange { positions, filters: filters.clone(), order, first, count };
             self.multiply(part, output, |p, _| product(self.call.engine, p, self.call.compile))?;
         }
         Ok(())
@@ -254,11 +254,11 @@ impl Convolution<'_> {
     /// whether windows are its second operand.
     fn multiply(
         &self,
-        part: Part,
+        part: ImageRange,
         output: &Tensor,
         launch: impl FnOnce(&Product<'_>, bool) -> Result<()>,
     ) -> Result<()> {
-        let Part { positions, filters, order, first, count } = part;
+        let ImageRange { positions, filters, order, first, count } = part;
         let output = slice(output, 0, first, count)?;
         let space = 3..output.view.shape.len();
         let places: Axes = match order {

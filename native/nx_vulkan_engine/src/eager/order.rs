@@ -19,7 +19,7 @@ use crate::program::ops::order::*;
 use crate::{DType, Result, Tensor, Type, View};
 
 /// An operand as contiguous rows, and how to put their axis back.
-struct Rows {
+struct AlongAxis {
     /// The operand with the axis last.
     tensor: Tensor,
     rows: u64,
@@ -28,8 +28,8 @@ struct Rows {
     back: Axes,
 }
 
-impl Rows {
-    fn of(call: &Call<'_>, axis: usize) -> Result<Rows> {
+impl AlongAxis {
+    fn of(call: &Call<'_>, axis: usize) -> Result<AlongAxis> {
         let a = call.operand(0)?;
         let rank = a.view.shape.len();
         if axis >= rank {
@@ -39,7 +39,7 @@ impl Rows {
         let back: Axes = (0..rank).map(|i| if i == axis { rank - 1 } else { i - usize::from(i > axis) }).collect();
         let turned = a.with_view(a.view.transpose(&order)?);
         let elements = a.view.shape[axis];
-        Ok(Rows {
+        Ok(AlongAxis {
             tensor: copies::contiguous(call.engine, &turned, call.compile)?,
             rows: a.view.elements() / elements.max(1),
             elements,
@@ -83,7 +83,7 @@ impl Visitor<Scan, Result<Results>> for &Call<'_> {
 }
 
 fn scan(call: &Call<'_>, op: &Scan) -> Result<Tensor> {
-    let rows = Rows::of(call, op.axis)?;
+    let rows = AlongAxis::of(call, op.axis)?;
     let view = View::contiguous(call.out.dtype, &rows.tensor.view.shape);
     if rows.tensor.view.dtype != call.out.dtype {
         return Err(call.invalid(format!("{} does not give {}", rows.tensor.view.dtype, call.out.dtype)));
@@ -142,7 +142,7 @@ fn scan_in_parts(call: &Call<'_>, scan: Cumulative, what: &scan::Scan<'_>, row: 
 
 impl Visitor<Sort, Result<Results>> for &Call<'_> {
     fn visit(self, op: &Sort) -> Result<Results> {
-        let rows = Rows::of(self, op.axis)?;
+        let rows = AlongAxis::of(self, op.axis)?;
         let key = rows.key(self, op.descending)?;
         let out = Tensor::uninitialized(self.engine, &rows.tensor.view.ty())?;
         sort::sort(self.engine, &sort::Sort { values: Some(&out), ..rows.sort(key) }, self.compile)?;
@@ -152,7 +152,7 @@ impl Visitor<Sort, Result<Results>> for &Call<'_> {
 
 impl Visitor<Argsort, Result<Results>> for &Call<'_> {
     fn visit(self, op: &Argsort) -> Result<Results> {
-        let rows = Rows::of(self, op.axis)?;
+        let rows = AlongAxis::of(self, op.axis)?;
         let key = rows.key(self, op.descending)?;
         let places = Tensor::uninitialized(self.engine, &Type::new(DType::U32, &rows.tensor.view.shape))?;
         sort::sort(self.engine, &sort::Sort { ranks: Some(&places), ..rows.sort(key) }, self.compile)?;
@@ -173,7 +173,7 @@ fn top_k(call: &Call<'_>, op: &TopK) -> Result<Results> {
         return Err(call.invalid("needs an axis, has two results".to_string()));
     };
     let k = op.k;
-    let rows = Rows::of(call, axis)?;
+    let rows = AlongAxis::of(call, axis)?;
     let key = rows.key(call, true)?;
     if !(1..=rows.elements).contains(&k) || places_type.shape != call.out.shape {
         return Err(call.invalid(format!("{k} of {} elements, places of {:?}", rows.elements, places_type.shape)));

@@ -26,7 +26,7 @@ fn zero_below(n: u64) -> f32 {
 }
 
 /// Singular vectors as rows, and values.
-struct Rows {
+struct Singular {
     left: Tensor,
     values: Tensor,
     right: Tensor,
@@ -91,7 +91,7 @@ fn swapped(a: &Tensor) -> Result<Tensor> {
 }
 
 /// Makes the columns of square matrices orthogonal.
-fn rotate(call: &Call<'_>, work: &Work<'_>, a: &Tensor) -> Result<Rows> {
+fn rotate(call: &Call<'_>, work: &Work<'_>, a: &Tensor) -> Result<Singular> {
     let (engine, dtype) = (work.engine, work.dtype());
     let (batches, n) = (a.view.shape[0], a.view.shape[1]);
     let order = n.next_multiple_of(2);
@@ -132,7 +132,7 @@ fn rotate(call: &Call<'_>, work: &Work<'_>, a: &Tensor) -> Result<Rows> {
     linalg::run(engine, &norm, &[&columns, &norms], 1, &numbers, batches * order)?;
 
     let finish = kernel("svd_finish", &[dtype; 7])?;
-    let rows = Rows {
+    let rows = Singular {
         left: work.uninitialized(&[batches, n, n])?,
         values: work.uninitialized(&[batches, n])?,
         right: work.uninitialized(&[batches, n, n])?,

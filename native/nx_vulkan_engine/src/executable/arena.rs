@@ -376,7 +376,7 @@ mod tests {
     use super::super::schedule::{Room, Schedule, schedule};
     use super::*;
     use crate::tuning::Short;
-    use nx_vulkan_device::capture::{Action, Place};
+    use nx_vulkan_device::capture::{Action, BufferRef};
     use nx_vulkan_device::kernel::Waits;
 
     const SHORT: Short = Short { groups: 1000, bytes: 16 << 20, flops: 1 << 28 };
@@ -386,8 +386,8 @@ mod tests {
         Command {
             action: Action::Fill { offset_bytes: 0, size_bytes: 256, word: 0 },
             work: None,
-            reads: reads.iter().map(|&id| Place::Virtual(id)).collect(),
-            writes: writes.iter().map(|&id| Place::Virtual(id)).collect(),
+            reads: reads.iter().map(|&id| BufferRef::Virtual(id)).collect(),
+            writes: writes.iter().map(|&id| BufferRef::Virtual(id)).collect(),
             waits: Waits::All,
             in_place: SmallVec::from_slice(in_place),
             copied_bytes: None,
@@ -516,7 +516,7 @@ mod tests {
             if *waits {
                 (read, written) = (vec![], vec![]);
             }
-            let of_places = |places: &[Place]| places.iter().filter_map(Place::id).collect::<Vec<u32>>();
+            let of_places = |places: &[BufferRef]| places.iter().filter_map(BufferRef::id).collect::<Vec<u32>>();
             let (reads, writes) = (of_places(&command.reads), of_places(&command.writes));
             for &id in &reads {
                 assert!(there.contains(&id), "{id} is gone when {command:?} reads it");

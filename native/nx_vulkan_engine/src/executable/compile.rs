@@ -5,7 +5,7 @@ mod finish;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use nx_vulkan_device::capture::{Command, Place};
+use nx_vulkan_device::capture::{BufferRef, Command};
 
 use super::peak::bytes_of;
 use super::{Executable, Work};
@@ -285,13 +285,15 @@ impl<'a> Builder<'a> {
             found.cloned().ok_or_else(|| missing(operand))
         };
         // What is to be there before anything is computed of a result.
-        let mut awaited: HashMap<Operand, Vec<Place>> = HashMap::new();
+        let mut awaited: HashMap<Operand, Vec<BufferRef>> = HashMap::new();
         for instruction in &program.instructions {
             let operands = instruction.operands.iter().map(|o| find(&results, o)).collect::<Result<Vec<_>>>()?;
-            let mut before: Vec<Place> =
+            let mut before: Vec<BufferRef> =
                 instruction.operands.iter().filter_map(|o| awaited.get(o)).flatten().cloned().collect();
             if let (Op::After, [first, others @ ..]) = (&instruction.op, &operands[..]) {
-                before.extend(others.iter().map(|other| Place::of(&other.buffer)).filter(|place| place.id().is_some()));
+                before.extend(
+                    others.iter().map(|other| BufferRef::of(&other.buffer)).filter(|place| place.id().is_some()),
+                );
                 self.forget_copies(first);
             }
             if before.is_empty() {
@@ -364,7 +366,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn await_since(&self, mark: usize, places: &[Place]) {
+    fn await_since(&self, mark: usize, places: &[BufferRef]) {
         if let Some(capture) = self.capturing.capture() {
             capture.await_since(mark, places);
         }

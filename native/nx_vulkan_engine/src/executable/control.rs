@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nx_vulkan_device::capture::{Action, Command, Gate, Place};
+use nx_vulkan_device::capture::{Action, BufferRef, Command, Gate};
 use nx_vulkan_device::work::Rates;
 use nx_vulkan_ir::program::workgroup::supports;
 
@@ -260,7 +260,7 @@ impl Builder<'_> {
             }
         }
         self.append(deciding);
-        let place = Place::of(&counts.buffer);
+        let place = BufferRef::of(&counts.buffer);
         let Some(buffer) = place.id() else { return Err(Error::NeedsCompile) };
         let mut offset_bytes = counts.view.offset_bytes();
         for branch in [if_true, if_false] {
@@ -550,8 +550,8 @@ mod tests {
                 patches: smallvec![],
             },
             work: None,
-            reads: reads.iter().map(|&id| Place::Virtual(id)).collect(),
-            writes: smallvec![Place::Virtual(to)],
+            reads: reads.iter().map(|&id| BufferRef::Virtual(id)).collect(),
+            writes: smallvec![BufferRef::Virtual(to)],
             waits: Waits::All,
             in_place: if copied_bytes.is_some() { smallvec![(from, to)] } else { smallvec![] },
             copied_bytes,

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use nx_vulkan_device::capture::{Command, Place};
+use nx_vulkan_device::capture::{BufferRef, Command};
 use nx_vulkan_device::kernel::Waits;
 
 use super::arena::Role;
@@ -19,16 +19,17 @@ pub(super) enum Ends {
 /// The commands with those at the end that write results of which nothing reads anything, and how many come before
 /// these: what they read is often less than what they write, and others have the memory of results until then.
 pub(super) fn results_last(commands: Vec<Command>, role: impl Fn(u32) -> Role) -> (Vec<Command>, usize) {
-    let read: HashSet<u32> = commands.iter().flat_map(|command| command.reads.iter().filter_map(Place::id)).collect();
+    let read: HashSet<u32> =
+        commands.iter().flat_map(|command| command.reads.iter().filter_map(BufferRef::id)).collect();
     // The commands that write each buffer.
     let mut writers: HashMap<u32, Vec<usize>> = HashMap::new();
     for (at, command) in commands.iter().enumerate() {
-        command.writes.iter().filter_map(Place::id).for_each(|id| writers.entry(id).or_default().push(at));
+        command.writes.iter().filter_map(BufferRef::id).for_each(|id| writers.entry(id).or_default().push(at));
     }
     let is_last = |at: usize| {
         let command = &commands[at];
         let written_by = |id: u32| writers.get(&id).map_or(&[][..], Vec::as_slice);
-        let is_result = |place: &Place| {
+        let is_result = |place: &BufferRef| {
             place.id().is_some_and(|id| role(id) == Role::Result && !read.contains(&id) && written_by(id).len() == 1)
         };
         // What is read stays what it is.
@@ -38,7 +39,7 @@ pub(super) fn results_last(commands: Vec<Command>, role: impl Fn(u32) -> Role) -
             && !has_twin
             && !command.writes.is_empty()
             && command.writes.iter().all(is_result)
-            && command.reads.iter().filter_map(Place::id).all(stays)
+            && command.reads.iter().filter_map(BufferRef::id).all(stays)
     };
     let ends: Vec<bool> = (0..commands.len()).map(is_last).collect();
     let (mut before, mut last) = (Vec::with_capacity(commands.len()), Vec::new());

@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use nx_vulkan_device::capture::{Action, Command, CopyMade, Gate, Place};
+use nx_vulkan_device::capture::{Action, BufferRef, Command, CopyMade, Gate};
 use nx_vulkan_device::memory::{Buffer, CopyBuffers, CopyForm};
 use smallvec::SmallVec;
 
@@ -16,7 +16,7 @@ use crate::Tensor;
 
 /// A buffer of a copy.
 #[derive(Debug, Clone, Copy)]
-struct Part {
+struct KeptBuffer {
     /// Its number in the commands.
     id: u32,
     size_bytes: u64,
@@ -30,7 +30,7 @@ pub(super) struct Kept {
     /// The number of the input.
     input: u32,
     form: CopyForm,
-    parts: SmallVec<[Part; 2]>,
+    parts: SmallVec<[KeptBuffer; 2]>,
     /// The places of the commands that make it.
     commands: Vec<u32>,
 }
@@ -89,18 +89,18 @@ impl KeptCopies {
         let mut writers: HashMap<u32, Vec<usize>> = HashMap::new();
         let mut readers: HashMap<u32, Vec<usize>> = HashMap::new();
         for (at, command) in commands.iter().enumerate() {
-            command.writes.iter().filter_map(Place::id).for_each(|id| writers.entry(id).or_default().push(at));
-            command.reads.iter().filter_map(Place::id).for_each(|id| readers.entry(id).or_default().push(at));
+            command.writes.iter().filter_map(BufferRef::id).for_each(|id| writers.entry(id).or_default().push(at));
+            command.reads.iter().filter_map(BufferRef::id).for_each(|id| readers.entry(id).or_default().push(at));
         }
         let fills = commands.iter().filter(|command| fills_at_once(command));
-        let zeroed: HashSet<u32> = fills.flat_map(|command| &command.writes).filter_map(Place::id).collect();
+        let zeroed: HashSet<u32> = fills.flat_map(|command| &command.writes).filter_map(BufferRef::id).collect();
         let kept = |copy: &CopyMade| {
             let (source, input) = (number(copy.source)?, input(copy.source)?);
             let part = |&copied: &u32| {
                 let (id, size_bytes) = (number(copied)?, *sizes.get(copied as usize)?);
-                Some(Part { id, size_bytes, is_zeroed: zeroed.contains(&id) })
+                Some(KeptBuffer { id, size_bytes, is_zeroed: zeroed.contains(&id) })
             };
-            let parts: SmallVec<[Part; 2]> = copy.buffers.iter().map(part).collect::<Option<_>>()?;
+            let parts: SmallVec<[KeptBuffer; 2]> = copy.buffers.iter().map(part).collect::<Option<_>>()?;
             let own: SmallVec<[u32; 2]> = parts.iter().map(|part| part.id).collect();
             let is_own = |id: &u32| matches!(slots.get(*id as usize), Some(Memory::Arena(_) | Memory::Within(..)));
             let mut makers: Vec<usize> =
@@ -109,10 +109,10 @@ impl KeptCopies {
             makers.sort_unstable();
             makers.dedup();
             let is_alone = |command: &Command| {
-                let is_known = |place: &Place| place.id().is_none_or(|id| id == source || own.contains(&id));
+                let is_known = |place: &BufferRef| place.id().is_none_or(|id| id == source || own.contains(&id));
                 runs_always(command)
                     && command.reads.iter().all(is_known)
-                    && command.writes.iter().filter_map(Place::id).all(|id| own.contains(&id))
+                    && command.writes.iter().filter_map(BufferRef::id).all(|id| own.contains(&id))
             };
             // A part of something larger is read where that lies, by those who know nothing of it.
             let is_named = |id: &u32| readers.get(id).into_iter().flatten().all(|&at| names(&commands[at], *id));

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
-use nx_vulkan_device::capture::{Action, Command, Gate, Place};
+use nx_vulkan_device::capture::{Action, BufferRef, Command, Gate};
 use nx_vulkan_device::kernel::Waits;
 use smallvec::SmallVec;
 
@@ -70,7 +70,7 @@ pub(super) fn without_copies(
     let left = commands.iter().enumerate().filter(|(i, _)| !copies.contains(i));
     let mut commands: Vec<Command> = left.map(|(_, command)| command.clone()).collect();
     for command in &mut commands {
-        let reads: SmallVec<[u32; 4]> = command.reads.iter().filter_map(Place::id).collect();
+        let reads: SmallVec<[u32; 4]> = command.reads.iter().filter_map(BufferRef::id).collect();
         let parts_of = |id: &u32| held.get(id).into_iter().flatten();
         let is_cut = |id: &u32| parts.is_part(*id) || parts_of(id).any(|part| reads.contains(part));
         // What is written where a whole lies must not be read as a part of it by others that run the same kernel.
@@ -78,7 +78,7 @@ pub(super) fn without_copies(
         let mut more: Vec<u32> = reads.iter().flat_map(parts_of).copied().collect();
         more.sort_unstable();
         more.dedup();
-        command.reads.extend(more.into_iter().map(Place::Virtual));
+        command.reads.extend(more.into_iter().map(BufferRef::Virtual));
     }
     Some((commands, parts))
 }
@@ -91,7 +91,7 @@ struct Filled {
 }
 
 /// What a copy makes of a buffer that may as well lie there.
-struct Part {
+struct Alias {
     copy: usize,
     whole: u32,
     begin: u64,
@@ -108,8 +108,8 @@ impl Uses {
     fn of(commands: &[Command]) -> Uses {
         let mut uses = Uses::default();
         for (i, command) in commands.iter().enumerate() {
-            command.reads.iter().filter_map(Place::id).for_each(|id| uses.readers.entry(id).or_default().push(i));
-            command.writes.iter().filter_map(Place::id).for_each(|id| uses.writers.entry(id).or_default().push(i));
+            command.reads.iter().filter_map(BufferRef::id).for_each(|id| uses.readers.entry(id).or_default().push(i));
+            command.writes.iter().filter_map(BufferRef::id).for_each(|id| uses.writers.entry(id).or_default().push(i));
             // What decides about commands is no whole of others.
             uses.readers.extend(command.decided_by().map(|id| (id, vec![0])));
         }
@@ -117,7 +117,7 @@ impl Uses {
     }
 
     /// The parts by their numbers.
-    fn parts(&self, commands: &[Command], sizes: &[u64], role: impl Fn(u32) -> Role) -> HashMap<u32, Part> {
+    fn parts(&self, commands: &[Command], sizes: &[u64], role: impl Fn(u32) -> Role) -> HashMap<u32, Alias> {
         let mut found = HashMap::new();
         for (i, command) in commands.iter().enumerate() {
             let Some(Filled { source, whole, range }) = filled(command) else { continue };
@@ -132,7 +132,7 @@ impl Uses {
                 && matches!(role(whole), Role::Intermediate | Role::Result)
                 && source != whole;
             if is_apart && !has_twin && is_there && is_own && self.is_filled_once(commands, whole, i, &range) {
-                found.entry(source).or_insert(Part { copy: i, whole, begin: range.start });
+                found.entry(source).or_insert(Alias { copy: i, whole, begin: range.start });
             }
         }
         found
@@ -182,8 +182,8 @@ mod tests {
         Command {
             action,
             work: None,
-            reads: reads.iter().map(|&id| Place::Virtual(id)).collect(),
-            writes: SmallVec::from_iter([Place::Virtual(writes)]),
+            reads: reads.iter().map(|&id| BufferRef::Virtual(id)).collect(),
+            writes: SmallVec::from_iter([BufferRef::Virtual(writes)]),
             waits: Waits::All,
             in_place: SmallVec::new(),
             copied_bytes: None,

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
-use nx_vulkan_device::capture::{Action, Command, Place};
+use nx_vulkan_device::capture::{Action, BufferRef, Command};
 use nx_vulkan_device::kernel::Waits;
 
 use super::arena::{Buffers, Held, MUCH_ARENA_BYTES, Order, Places, Role};
@@ -36,8 +36,8 @@ pub(super) struct Schedule {
     pub live_bytes: Vec<u64>,
 }
 
-fn virtual_ids(places: &[Place]) -> impl Iterator<Item = u32> + '_ {
-    places.iter().filter_map(Place::id)
+fn virtual_ids(places: &[BufferRef]) -> impl Iterator<Item = u32> + '_ {
+    places.iter().filter_map(BufferRef::id)
 }
 
 /// Memory that a batch may have.
@@ -297,7 +297,7 @@ impl<F: Fn(u32) -> Role> Buffers<'_, F> {
         // bytes times levels.
         let late = |i: usize, latest: usize, level: &[usize]| {
             let command = &commands[i];
-            let is_own = |place: &Place| place.id().is_some_and(|id| self.is(id, Role::Intermediate));
+            let is_own = |place: &BufferRef| place.id().is_some_and(|id| self.is(id, Role::Intermediate));
             let bytes: u64 = virtual_ids(&command.writes).map(|id| self.size(id)).sum();
             let has_twin = command.waits != Waits::All || commands.get(i + 1).is_some_and(|c| c.waits == Waits::Beside);
             let longer = |id: u32| uses.longer(id, i, latest, level, MAX_FOLLOWED);
@@ -439,8 +439,8 @@ mod tests {
         Command {
             action: Action::Fill { offset_bytes: 0, size_bytes: 256, word: 0 },
             work: None,
-            reads: reads.iter().map(|&id| Place::Virtual(id)).collect(),
-            writes: SmallVec::from_iter([Place::Virtual(writes)]),
+            reads: reads.iter().map(|&id| BufferRef::Virtual(id)).collect(),
+            writes: SmallVec::from_iter([BufferRef::Virtual(writes)]),
             waits,
             in_place: SmallVec::new(),
             copied_bytes: None,

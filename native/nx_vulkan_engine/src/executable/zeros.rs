@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use nx_vulkan_device::capture::{Action, Command, Place};
+use nx_vulkan_device::capture::{Action, BufferRef, Command};
 use nx_vulkan_device::work::Work;
 use smallvec::SmallVec;
 
@@ -45,7 +45,7 @@ pub(super) fn filled_at_once(
         action: Action::Fill { offset_bytes: 0, size_bytes, word: 0 },
         work: Some(Work { written_bytes: size_bytes, flops: Some(0), ..Work::default() }),
         reads: SmallVec::new(),
-        writes: std::iter::once(whole).chain(words).map(Place::Virtual).collect(),
+        writes: std::iter::once(whole).chain(words).map(BufferRef::Virtual).collect(),
         waits: Default::default(),
         in_place: SmallVec::new(),
         copied_bytes: None,
@@ -84,8 +84,8 @@ mod tests {
         Command {
             action,
             work: None,
-            reads: reads.iter().map(|&id| Place::Virtual(id)).collect(),
-            writes: writes.iter().map(|&id| Place::Virtual(id)).collect(),
+            reads: reads.iter().map(|&id| BufferRef::Virtual(id)).collect(),
+            writes: writes.iter().map(|&id| BufferRef::Virtual(id)).collect(),
             waits: Waits::All,
             in_place: SmallVec::new(),
             copied_bytes: None,

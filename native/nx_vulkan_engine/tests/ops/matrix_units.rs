@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use half::{bf16, f16};
 use nx_vulkan_engine::kernels::dot::Planes::{self, OneF16, OwnBf16, OwnF16, OwnThreeBf16, ThreeBf16, TwoF16};
 use nx_vulkan_engine::kernels::dot::{
-    Choice, Epilogue, Form, Matrix, MatrixTile, MergedAxes, Product, Tiling, choose, plain, prepare, product_as,
+    Choice, Epilogue, Matrix, MatrixTile, MergedAxes, Narrowing, Product, Tiling, choose, plain, prepare, product_as,
 };
 use nx_vulkan_engine::kernels::map::Operand;
 use nx_vulkan_engine::program::{Binary, Elementwise, Unary};
@@ -137,12 +137,12 @@ impl Given {
 #[test]
 fn operands_become_f16_numbers() {
     let forms = [
-        (DType::F32, Form { planes: TwoF16, scaled: true }),
-        (DType::F16, Form { planes: TwoF16, scaled: true }),
-        (DType::Bf16, Form { planes: OneF16, scaled: true }),
-        (DType::F16, Form { planes: OneF16, scaled: false }),
-        (DType::F16, Form { planes: OwnF16, scaled: false }),
-        (DType::Bf16, Form { planes: OwnBf16, scaled: false }),
+        (DType::F32, Narrowing { planes: TwoF16, scaled: true }),
+        (DType::F16, Narrowing { planes: TwoF16, scaled: true }),
+        (DType::Bf16, Narrowing { planes: OneF16, scaled: true }),
+        (DType::F16, Narrowing { planes: OneF16, scaled: false }),
+        (DType::F16, Narrowing { planes: OwnF16, scaled: false }),
+        (DType::Bf16, Narrowing { planes: OwnBf16, scaled: false }),
     ];
     for (dtype, form) in forms {
         for sizes in [[1, 1, 1], [1, 128, 128], [2, 67, 129], [3, 130, 260], [1, 8, 1000]] {
@@ -216,7 +216,7 @@ fn lost_digits_are_noticed() {
                 let mut random = Random(5);
                 let values: Vec<f64> = (0..65 * 131).map(|i| change(i, random.normal() + 8.0)).collect();
                 let given = Given::new(engine(TwoF16), dtype, [1, 65, 131], along_k, &values);
-                let form = Form { planes, scaled: true };
+                let form = Narrowing { planes, scaled: true };
                 let [prepared] = prepare(engine(TwoF16), &[(&given.matrix(), 64)], form, u64::MAX, Compile::Allowed)
                     .unwrap()
                     .into_vec()

@@ -7,7 +7,7 @@ use rspirv::dr::{Instruction, Operand};
 use rspirv::spirv::{Op, StorageClass, Word};
 
 use super::Lowering;
-use super::order::{Step, with_ids};
+use super::order::{MachineStep, with_ids};
 
 /// Parts of composites that merge one by one.
 const MOST_PARTS: usize = 8;
@@ -22,7 +22,7 @@ pub(super) struct Unit {
     pub results: Vec<Word>,
     pub uses: Vec<Word>,
     pub is_pure: bool,
-    pub step: Option<Step>,
+    pub step: Option<MachineStep>,
 }
 
 impl Unit {

@@ -11,7 +11,7 @@ use rspirv::spirv::{LoopControl, Op, SelectionControl, StorageClass, Word};
 
 use super::Lowering;
 use super::flow::{Flow, Node, Unit, branch, ids, local, targets, write};
-use super::order::{Kind, Soft, Step, callee, pieces, with_ids};
+use super::order::{Kind, MachineStep, Soft, callee, pieces, with_ids};
 use super::sequences::{LEAST, Shared};
 use super::slots::{Segment, Slot, Slots};
 use crate::link::blocks;
@@ -249,7 +249,7 @@ fn meets(opcode: Op) -> bool {
 }
 
 /// How often sequences would have the code of these steps.
-fn calls(steps: &[Step]) -> usize {
+fn calls(steps: &[MachineStep]) -> usize {
     let sums = steps.iter().filter(|step| step.kind == Kind::Sum).count();
     steps.len() - sums + if sums < LEAST { sums } else { 1 }
 }

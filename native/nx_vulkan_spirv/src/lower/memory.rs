@@ -9,7 +9,7 @@ use super::{Lowering, bad};
 
 /// Where something lies in memory that is seen as words.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct WordPointer {
     base: Base,
     /// What lies there, as an old type.
     pointee: Word,
@@ -113,7 +113,7 @@ impl Lowering<'_> {
             (None, StorageClass::StorageBuffer) => Base::Buffer { variable: self.id(base), bytes },
             _ => return Err(self.unsupported(inst.class.opcode)),
         };
-        self.places.insert(inst.result_id.unwrap_or_default(), Place { base, pointee: at });
+        self.places.insert(inst.result_id.unwrap_or_default(), WordPointer { base, pointee: at });
         Ok(())
     }
 
@@ -135,7 +135,7 @@ impl Lowering<'_> {
     }
 
     /// The low word of where something lies.
-    fn low_of(&mut self, place: Place) -> Word {
+    fn low_of(&mut self, place: WordPointer) -> Word {
         match place.base {
             Base::Address(address) => {
                 let uint = self.uint();
@@ -147,7 +147,7 @@ impl Lowering<'_> {
 
     /// A pointer to the word in which a place begins, or to one of the words after it, up to which the place is
     /// aligned.
-    fn word_at(&mut self, place: Place, words_on: u32) -> Word {
+    fn word_at(&mut self, place: WordPointer, words_on: u32) -> Word {
         let uint = self.uint();
         match place.base {
             Base::Address(address) => {
@@ -176,21 +176,21 @@ impl Lowering<'_> {
         }
     }
 
-    fn access_operands(place: Place) -> Vec<Operand> {
+    fn access_operands(place: WordPointer) -> Vec<Operand> {
         match place.base {
             Base::Address(_) => vec![Operand::MemoryAccess(MemoryAccess::ALIGNED), Operand::LiteralBit32(4)],
             Base::Buffer { .. } => vec![],
         }
     }
 
-    fn load_word(&mut self, place: Place, words_on: u32) -> Word {
+    fn load_word(&mut self, place: WordPointer, words_on: u32) -> Word {
         let (pointer, uint) = (self.word_at(place, words_on), self.uint());
         let mut operands = vec![Operand::IdRef(pointer)];
         operands.extend(Self::access_operands(place));
         self.op(Op::Load, uint, operands)
     }
 
-    fn store_word(&mut self, place: Place, words_on: u32, word: Word) {
+    fn store_word(&mut self, place: WordPointer, words_on: u32, word: Word) {
         let pointer = self.word_at(place, words_on);
         let mut operands = vec![Operand::IdRef(pointer), Operand::IdRef(word)];
         operands.extend(Self::access_operands(place));
@@ -198,7 +198,7 @@ impl Lowering<'_> {
     }
 
     /// By how much bits are shifted that lie in the word of a place.
-    fn bits_before(&mut self, place: Place) -> Word {
+    fn bits_before(&mut self, place: WordPointer) -> Word {
         let (uint, low) = (self.uint(), self.low_of(place));
         let (three, eight) = (self.linker.const_u32(3), self.linker.const_u32(8));
         let bytes = self.of_ids(Op::BitwiseAnd, uint, &[low, three]);
@@ -206,7 +206,7 @@ impl Lowering<'_> {
     }
 
     /// What lies at a place: the scalar, how many there are, and whether they are whole words together.
-    fn shape(&self, place: Place, alignment: u32, opcode: Op) -> Result<(Scalar, Option<u32>, bool)> {
+    fn shape(&self, place: WordPointer, alignment: u32, opcode: Op) -> Result<(Scalar, Option<u32>, bool)> {
         let (scalar, length) = match self.types.get(&place.pointee) {
             Some(&Type::Scalar(scalar)) => (scalar, None),
             Some(&Type::Vector(scalar, length)) => (scalar, Some(length)),
@@ -222,7 +222,7 @@ impl Lowering<'_> {
     }
 
     /// The part of a vector at a place.
-    fn part(&mut self, place: Place, scalar: Scalar, k: u32) -> Place {
+    fn part(&mut self, place: WordPointer, scalar: Scalar, k: u32) -> WordPointer {
         if k == 0 {
             return place;
         }
@@ -233,7 +233,7 @@ impl Lowering<'_> {
                 Base::Buffer { variable, bytes: self.of_ids(Op::IAdd, uint, &[before, bytes]) }
             }
         };
-        Place { base, pointee: place.pointee }
+        WordPointer { base, pointee: place.pointee }
     }
 
     pub(super) fn load(&mut self, inst: &Instruction) -> Result<()> {
@@ -290,7 +290,7 @@ impl Lowering<'_> {
     }
 
     /// Stores bits of a word of which others may store the rest at the same time.
-    fn store_part(&mut self, place: Place, scalar: Scalar, value: Word) {
+    fn store_part(&mut self, place: WordPointer, scalar: Scalar, value: Word) {
         let (uint, before, pointer) = (self.uint(), self.bits_before(place), self.word_at(place, 0));
         let ones = self.linker.const_u32(mask(scalar.bits()));
         let own = self.of_ids(Op::ShiftLeftLogical, uint, &[ones, before]);
@@ -364,7 +364,7 @@ impl Lowering<'_> {
 }
 
 /// The alignment that an access states, whose operands begin with `first`; in a buffer it is that of what lies there.
-fn alignment(inst: &Instruction, first: usize, place: Place, lowering: &Lowering<'_>) -> u32 {
+fn alignment(inst: &Instruction, first: usize, place: WordPointer, lowering: &Lowering<'_>) -> u32 {
     match (inst.operands.get(first), inst.operands.get(first + 1)) {
         (Some(Operand::MemoryAccess(access)), Some(Operand::LiteralBit32(alignment)))
             if access.contains(MemoryAccess::ALIGNED) =>

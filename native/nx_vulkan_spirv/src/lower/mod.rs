@@ -32,7 +32,7 @@ use rspirv::spirv::{Capability, ExecutionMode, Op, Word};
 use super::library::Library;
 use super::link::Linker;
 use super::modes::FloatModes;
-use memory::Place;
+use memory::WordPointer;
 use order::Soft;
 use types::{Scalar, Type};
 
@@ -149,7 +149,7 @@ struct Lowering<'l> {
     /// Vectors of pairs: by length, and whether they have a layout.
     arrays: HashMap<(u32, bool), Word>,
     /// Pointers to what lies as parts of words.
-    places: HashMap<Word, Place>,
+    places: HashMap<Word, WordPointer>,
     /// Results that are no arithmetic any more, so that they have no decorations of such.
     replaced: HashSet<Word>,
     /// Functions of the soft library, by their ids.

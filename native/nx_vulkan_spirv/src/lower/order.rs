@@ -61,14 +61,14 @@ pub(super) enum Kind {
 
 /// One step: result, operands, and the signs of its word.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Step {
+pub(super) struct MachineStep {
     pub kind: Kind,
     pub result: Word,
     pub operands: [Word; 3],
     pub signs: u32,
 }
 
-impl Step {
+impl MachineStep {
     /// Operands that it reads; a sum alone has no factor.
     pub fn reads(&self, sums: bool) -> impl Iterator<Item = Word> {
         let [a, b, c] = self.operands;
@@ -154,7 +154,12 @@ impl Lowering<'_> {
     }
 
     /// The step that an instruction is, with the operands of negations and their signs in place of those.
-    pub(super) fn step(&self, inst: &Instruction, negated: &HashMap<Word, Word>, constants: Constants) -> Option<Step> {
+    pub(super) fn step(
+        &self,
+        inst: &Instruction,
+        negated: &HashMap<Word, Word>,
+        constants: Constants,
+    ) -> Option<MachineStep> {
         let Constants { one, minus_zero } = constants;
         let operands: Vec<Word> = inst.operands.iter().skip(1).filter_map(Operand::id_ref_any).collect();
         let (kind, operands, subtract) = match (self.soft_of(inst)?, operands.as_slice()) {
@@ -166,7 +171,7 @@ impl Lowering<'_> {
             (Soft::Sqrt, &[a]) => (Kind::Root, [a, one, one], 0),
             _ => return None,
         };
-        let mut step = Step { kind, result: inst.result_id?, operands, signs: subtract };
+        let mut step = MachineStep { kind, result: inst.result_id?, operands, signs: subtract };
         if kind != Kind::Sum {
             return Some(step);
         }

@@ -20,7 +20,7 @@ enum Shape {
 
 /// What an id points to.
 #[derive(Debug, Clone)]
-struct Place {
+struct Pointed {
     variable: Word,
     path: Vec<usize>,
 }
@@ -31,7 +31,7 @@ type Cell = (Word, usize);
 /// The graph on its way to values.
 struct Promotion {
     shapes: HashMap<Word, Shape>,
-    places: HashMap<Word, Place>,
+    places: HashMap<Word, Pointed>,
     types: HashMap<Cell, Word>,
     /// What each node leaves in cells.
     left: Vec<HashMap<Cell, Word>>,
@@ -77,7 +77,7 @@ impl Promotion {
             let pointee = inst.result_type.and_then(|ty| types.get(&ty)?.operands.get(1)?.id_ref_any());
             if let (Some(id), Some(ty)) = (inst.result_id, pointee) {
                 variables.insert(id, ty);
-                self.places.insert(id, Place { variable: id, path: vec![] });
+                self.places.insert(id, Pointed { variable: id, path: vec![] });
             }
         }
         let mut kept: HashSet<Word> = HashSet::new();
@@ -108,7 +108,7 @@ impl Promotion {
                     }
                     ty = part(types, ty, index).unwrap_or_default();
                 }
-                self.places.insert(id, Place { variable: place.variable, path });
+                self.places.insert(id, Pointed { variable: place.variable, path });
             }
         }
         for node in &flow.nodes {

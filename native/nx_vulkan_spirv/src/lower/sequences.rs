@@ -13,7 +13,7 @@ use rspirv::spirv::{LoopControl, Op, StorageClass, Word};
 
 use super::Lowering;
 use super::flow::Unit;
-use super::order::{Constants, Soft, Step, callee, is_pure, pieces, with_ids};
+use super::order::{Constants, MachineStep, Soft, callee, is_pure, pieces, with_ids};
 
 /// Fewer operations in a row stay calls: a loop is as much code as one or two of them.
 pub(super) const LEAST: usize = 3;
@@ -319,7 +319,7 @@ impl Writing<'_, '_> {
 
     /// Registers for steps, if there are enough.
     fn assign(&self, units: &[Unit], shared: &Shared) -> Option<Assigned> {
-        let steps: Vec<Step> = units.iter().filter_map(|unit| unit.step).collect();
+        let steps: Vec<MachineStep> = units.iter().filter_map(|unit| unit.step).collect();
         let sums = steps.iter().all(|step| step.is_sum(shared.constants));
         let mut last: HashMap<Word, usize> = HashMap::new();
         for (k, step) in steps.iter().enumerate() {

@@ -6,7 +6,7 @@ use rspirv::dr::{Instruction, Operand};
 use rspirv::spirv::{Op, Word};
 
 use super::flow::{Unit, targets};
-use super::order::Step;
+use super::order::MachineStep;
 
 /// Straight code, the steps that run behind it, and where it goes on.
 #[derive(Debug)]
@@ -14,7 +14,7 @@ pub(super) struct Segment {
     pub label: Word,
     pub phis: Vec<Instruction>,
     pub code: Vec<Unit>,
-    pub steps: Vec<Step>,
+    pub steps: Vec<MachineStep>,
     pub end: Instruction,
     /// For each segment that may follow, the values that its phis take.
     pub copies: BTreeMap<Word, Vec<(Word, Word)>>,
@@ -223,7 +223,7 @@ impl<'a> Lives<'a> {
         })
     }
 
-    fn step_reads(&self, step: &Step) -> impl Iterator<Item = Word> {
+    fn step_reads(&self, step: &MachineStep) -> impl Iterator<Item = Word> {
         step.reads(self.sums).filter(|id| self.placed.contains(id))
     }
 

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::{Convolution, Loads, MAX_COPY_BYTES, Order, Part, SPACE, slice};
+use super::{Convolution, ImageRange, Loads, MAX_COPY_BYTES, Order, SPACE, slice};
 use crate::eager::movement;
 use crate::kernels::dot::{Image, ImageAxis, Matrix, MergedAxes, Outline, in_place, pays_in_place, product_of_image};
 use crate::program::step::stands_in_loop;
@@ -73,7 +73,7 @@ impl Convolution<'_> {
             let image = self.image(&source, block, channels, &space);
             let shape: Dims = image.axes.iter().flatten().map(|axis| axis.size).collect();
             let memory = Tensor::uninitialized(engine, &Type::new(DType::F32, &shape))?;
-            let part = Part {
+            let part = ImageRange {
                 positions: self.windows(memory),
                 filters: filters.clone(),
                 order: Order::Channels,

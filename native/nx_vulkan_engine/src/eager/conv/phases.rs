@@ -2,7 +2,7 @@
 
 use smallvec::smallvec;
 
-use super::{Convolution, Order, Part, Sizes};
+use super::{Convolution, ImageRange, Order, Sizes};
 use crate::eager::{constant, movement};
 use crate::kernels::dot::{Matrix, MergedAxes, product};
 use crate::kernels::in_parts;
@@ -72,7 +72,7 @@ impl Convolution<'_> {
             let count = step.min(images - first);
             let positions = self.zeros(&self.input, places(count))?;
             let filters = self.zeros(&self.kernel, smallvec![self.sizes.filters])?;
-            let part = Part { positions, filters, order: Order::Channels, first, count };
+            let part = ImageRange { positions, filters, order: Order::Channels, first, count };
             self.multiply(part, output, |p, _| product(self.call.engine, p, self.call.compile))?;
         }
         Ok(())

@@ -8,7 +8,7 @@ use crate::shape::Type;
 use crate::{Result, Tensor, View};
 
 /// Elements of a result along an axis, and all windows that cover one of them.
-struct Part {
+struct Cover {
     result: [u64; 2],
     windows: [u64; 2],
     /// What those elements and windows take of the operand, and its padding.
@@ -16,9 +16,9 @@ struct Part {
     padding: (i64, i64),
 }
 
-impl Part {
+impl Cover {
     /// Elements `from .. to` of an axis of `size` elements and `count` windows.
-    fn new([from, to]: [u64; 2], windows: &Windows, axis: usize, size: u64, count: u64) -> Part {
+    fn new([from, to]: [u64; 2], windows: &Windows, axis: usize, size: u64, count: u64) -> Cover {
         let (width, stride, low) =
             (i128::from(windows.sizes[axis]), i128::from(windows.strides[axis]), i128::from(windows.padding[axis].0));
         let (from, to, size) = (i128::from(from), i128::from(to), i128::from(size));
@@ -27,7 +27,7 @@ impl Part {
         let (start, end) = (first * stride - low, (last - 1) * stride + width - low);
         let operand = if first < last { [start.clamp(0, from), end.clamp(to, size)] } else { [from, to] };
         let padding = (operand[0] - start, end - operand[1]);
-        Part {
+        Cover {
             result: [from, to].map(|n| n as u64),
             windows: [first, last].map(|n| n as u64),
             operand: operand.map(|n| n as u64),
@@ -47,10 +47,10 @@ impl Cut<'_> {
         let (a, source, initial) = (&self.operands[0], &self.operands[1], &self.operands[2]);
         let parts = |axis: usize| {
             let (size, count) = (a.view.shape[axis], source.view.shape[axis]);
-            [[0, size / 2], [size / 2, size]].map(|ends| Part::new(ends, &op.windows, axis, size, count))
+            [[0, size / 2], [size / 2, size]].map(|ends| Cover::new(ends, &op.windows, axis, size, count))
         };
         let share = |&axis: &usize| {
-            let longest = parts(axis).iter().map(Part::length).max().unwrap_or(0);
+            let longest = parts(axis).iter().map(Cover::length).max().unwrap_or(0);
             longest as f64 / a.view.shape[axis] as f64
         };
         let axes = (0..a.view.shape.len()).filter(|axis| share(axis) < 1.0);

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use nx_vulkan_device::capture::{Command, CopyMade, Place};
+use nx_vulkan_device::capture::{BufferRef, Command, CopyMade};
 use nx_vulkan_device::memory::Buffer;
 
 use super::{Builder, Draft, missing};
@@ -243,9 +243,9 @@ impl Batches<'_> {
                 });
             }
             let result = |id: u32| own.get(&schedule.places.within.get(&id).map_or(id, |&(result, _)| result));
-            written.extend(command.writes.iter().filter_map(Place::id).filter_map(result));
+            written.extend(command.writes.iter().filter_map(BufferRef::id).filter_map(result));
             for place in &command.reads {
-                if let Place::Real(buffer) = place {
+                if let BufferRef::Real(buffer) = place {
                     constants.insert(buffer.address(), Arc::clone(buffer));
                 }
             }

@@ -19,7 +19,7 @@ pub(super) const EIGHT: u64 = 8;
 
 /// Batches of rows of elements that are contiguous.
 #[derive(Debug)]
-pub struct Rows {
+pub struct RowBatches {
     pub tensor: Tensor,
     /// Sizes and strides of axes that are batches.
     pub batch: Vec<(u64, i64)>,
@@ -27,7 +27,7 @@ pub struct Rows {
     pub rows: i64,
 }
 
-impl Rows {
+impl RowBatches {
     /// Whether each row is aligned for loads of 16 bytes.
     pub fn is_aligned(&self) -> bool {
         let unit = UNIT_BYTES / self.tensor.view.dtype.size_bytes();
@@ -105,7 +105,7 @@ pub fn takes(engine: &Engine, dtype: DType, compile: Compile) -> Result<bool> {
 pub struct Attention<'a> {
     pub of: &'a attention::Attention,
     /// Queries, keys and values, with a stride for each axis of batches.
-    pub factors: &'a [Rows; 3],
+    pub factors: &'a [RowBatches; 3],
     /// Sizes of the axes of batches.
     pub batches: &'a [u64],
     /// Operands of steps, with strides along batches, rows and keys.
@@ -159,13 +159,13 @@ pub(super) struct Lying {
 }
 
 impl Lying {
-    pub(super) fn of(rows: &Rows, own: [i64; 4]) -> Lying {
+    pub(super) fn of(rows: &RowBatches, own: [i64; 4]) -> Lying {
         Lying { batch: rows.batch.iter().map(|&(_, stride)| stride).collect(), own }
     }
 }
 
 /// How queries, keys, values and the operands of steps lie, which have `rank` axes of batches.
-pub(super) fn lying([q, k, v]: &[Rows; 3], inputs: &[Tensor], rank: usize) -> SmallVec<[Lying; 8]> {
+pub(super) fn lying([q, k, v]: &[RowBatches; 3], inputs: &[Tensor], rank: usize) -> SmallVec<[Lying; 8]> {
     let of_factors = [(q, [q.rows, 0, 1, 0]), (k, [0, k.rows, 1, 0]), (v, [0, v.rows, 0, 1])];
     let of_inputs = inputs.iter().map(|input| {
         let (batch, own) = input.view.strides.split_at(rank);
@@ -240,7 +240,7 @@ fn tiles(engine: &Engine, a: &Attention<'_>, compile: Compile) -> Result<bool> {
     let attention::Attention { depth, width, .. } = *a.of;
     let (rows, keys) = (a.of.rows(), a.of.keys());
     let Some(tile) = AttentionTile::of(depth, width) else { return Ok(false) };
-    if !a.factors.iter().all(Rows::is_aligned) || !a.out.address().is_multiple_of(UNIT_BYTES) {
+    if !a.factors.iter().all(RowBatches::is_aligned) || !a.out.address().is_multiple_of(UNIT_BYTES) {
         return Ok(false);
     }
     let Some(lying) = a.lying() else { return Ok(false) };

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use super::AttentionKernel;
 use super::generate::AttentionTile;
 use super::gradient::GradientSpec;
-use super::launch::{EIGHT, Lying, Placed, Rows, factor_bits, has_wide_push, lying, places, reads, scores};
+use super::launch::{EIGHT, Lying, Placed, RowBatches, factor_bits, has_wide_push, lying, places, reads, scores};
 use super::query::UNIT_BYTES;
 use crate::kernels::{Arguments, Compile, Place, launch, reach_of};
 use crate::shape::Strides;
@@ -20,9 +20,9 @@ const ROW_BYTES: u64 = 16;
 pub struct Gradients<'a> {
     pub of: &'a AttentionGradient,
     /// Queries, keys and values, with a stride for each axis of batches.
-    pub factors: &'a [Rows; 3],
+    pub factors: &'a [RowBatches; 3],
     /// The gradient of the results.
-    pub given: &'a Rows,
+    pub given: &'a RowBatches,
     /// Sizes of the axes of batches.
     pub batches: &'a [u64],
     /// Operands of steps, with strides along batches, rows and keys.
@@ -43,8 +43,8 @@ pub fn gradients(engine: &Engine, a: &Gradients<'_>, compile: Compile) -> Result
     let longer = depth.max(width);
     let Some(tile) = AttentionTile::of(longer, longer) else { return Ok(false) };
     let rows = || a.factors.iter().chain([a.given]);
-    let is_aligned =
-        rows().all(Rows::is_aligned) && a.results.iter().all(|(result, _)| result.address().is_multiple_of(UNIT_BYTES));
+    let is_aligned = rows().all(RowBatches::is_aligned)
+        && a.results.iter().all(|(result, _)| result.address().is_multiple_of(UNIT_BYTES));
     let reach = engine.reach();
     let tensors = rows().map(|f| &f.tensor).chain(a.inputs).chain(a.results.iter().map(|(result, _)| result));
     let reaches = tensors.map(|t| &*t.view).all(|view| reach_of(view) <= reach.near(view.dtype.size_bytes()));

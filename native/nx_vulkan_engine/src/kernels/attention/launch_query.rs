@@ -4,7 +4,7 @@ use nx_vulkan_ir::shape::{Dims, Space, Strides};
 use smallvec::SmallVec;
 
 use super::AttentionKernel;
-use super::launch::{Attention, Rows, has_wide_push, reads, scores};
+use super::launch::{Attention, RowBatches, has_wide_push, reads, scores};
 use super::query::{MergeSpec, PART_NUMBERS, QuerySpec, QueryTile, UNIT_BYTES};
 use crate::kernels::{Arguments, Compile, Place, launch};
 use crate::{DType, Engine, Result, tuning};
@@ -52,7 +52,7 @@ pub(super) fn few_queries(engine: &Engine, a: &Attention<'_>, compile: Compile) 
         return Ok(false);
     }
     let unit = UNIT_BYTES / dtype.size_bytes();
-    let has_units = |f: &Rows, elements: u64| elements.is_multiple_of(unit) && f.is_aligned();
+    let has_units = |f: &RowBatches, elements: u64| elements.is_multiple_of(unit) && f.is_aligned();
     let (has_rows, splits, wide) = (rows > 1, shares > 1, has_wide_push(engine));
     let spec = QuerySpec {
         dtype,

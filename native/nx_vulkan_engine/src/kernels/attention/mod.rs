@@ -22,7 +22,7 @@ use crate::{DType, Result};
 
 pub use generate::{AttentionSpec, AttentionTile};
 pub use gradient::GradientSpec;
-pub use launch::{Attention, Rows, Way, attention, heads, takes, way};
+pub use launch::{Attention, RowBatches, Way, attention, heads, takes, way};
 pub use launch_gradient::{Gradients, gradients};
 pub use query::{MergeSpec, QuerySpec, QueryTile};
 pub use scores::{KeptSpec, Read, ScoreSpec};

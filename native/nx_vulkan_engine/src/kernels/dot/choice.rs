@@ -1,7 +1,7 @@
 //! Which tiling and how many splits a product takes: the least time by a model of workgroups on processors.
 
 use super::launch::{Choice, MAX_PARTIAL_BYTES, MAX_SPLIT_DEPTH, Outline};
-use super::matrix::{Form, MAX_PLACED_DEPTH};
+use super::matrix::{MAX_PLACED_DEPTH, Narrowing};
 use super::{LANES, LaneTile, MatrixTile, Planes, Tile, Tiling, VectorTile, parts_of};
 use crate::CType;
 use crate::kernels::has_lanes;
@@ -116,7 +116,7 @@ pub fn candidates(model: &DeviceModel, p: &Outline, sum: CType) -> Vec<(Tile, u6
 /// Tiles on matrix units, with the splits that may pay and the cycles that all that belongs to them takes by the model;
 /// none where the device or the types don't allow it.
 pub fn matrix_candidates(model: &DeviceModel, p: &Outline, sum: CType) -> Vec<(MatrixTile, u64, f64)> {
-    let Some(form) = Form::of(model, p, sum) else { return vec![] };
+    let Some(form) = Narrowing::of(model, p, sum) else { return vec![] };
     let elements = p.batches * (p.rows + p.columns) * p.depth;
     candidates_of(model, p, sum, form, elements)
 }
@@ -124,7 +124,7 @@ pub fn matrix_candidates(model: &DeviceModel, p: &Outline, sum: CType) -> Vec<(M
 /// Tiles on matrix units that read f32 operands in place, of which memory holds so many elements, with their splits and
 /// cycles as [`matrix_candidates`] has them.
 fn in_place_candidates(model: &DeviceModel, p: &Outline, sum: CType, elements: u64) -> Vec<(MatrixTile, u64, f64)> {
-    let Some(form) = Form::in_place(model, p, sum) else { return vec![] };
+    let Some(form) = Narrowing::in_place(model, p, sum) else { return vec![] };
     let mut found = candidates_of(model, p, sum, form, elements);
     found.retain(|(_, splits, _)| p.depth.div_ceil(*splits) <= MAX_PLACED_DEPTH);
     found
@@ -150,7 +150,7 @@ fn candidates_of(
     model: &DeviceModel,
     p: &Outline,
     sum: CType,
-    form: Form,
+    form: Narrowing,
     elements: u64,
 ) -> Vec<(MatrixTile, u64, f64)> {
     let products = &model.products;

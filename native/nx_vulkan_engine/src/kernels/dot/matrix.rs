@@ -32,20 +32,20 @@ pub enum InPlace {
 
 /// How elements become numbers of 16 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Form {
+pub struct Narrowing {
     pub planes: Planes,
     /// Whether rows are scaled to the range of f16, and elements may lose digits.
     pub scaled: bool,
 }
 
-impl Form {
+impl Narrowing {
     /// The form for a product, if matrix units can take it.
-    pub fn of(model: &DeviceModel, p: &Outline, sum: CType) -> Option<Form> {
+    pub fn of(model: &DeviceModel, p: &Outline, sum: CType) -> Option<Narrowing> {
         let Outline { batches, rows, columns, depth, .. } = *p;
         if !model.caps.cooperative_matrix || sum != CType::F32 || depth < matrix_min_depth(p.product) {
             return None;
         }
-        let form = Form::of_types(p.product, p.operands, p.precision, p.own)?;
+        let form = Narrowing::of_types(p.product, p.operands, p.precision, p.own)?;
         if form.planes.is_bf16() && !model.caps.bfloat16_matrix {
             return None;
         }
@@ -56,11 +56,11 @@ impl Form {
 
     /// The form for a product of f32 that reads operands in place, if matrix units can take it: `p.own` tells that of
     /// bf16.
-    pub fn in_place(model: &DeviceModel, p: &Outline, sum: CType) -> Option<Form> {
+    pub fn in_place(model: &DeviceModel, p: &Outline, sum: CType) -> Option<Narrowing> {
         let is_f32 = [p.product, p.operands[0], p.operands[1]] == [DType::F32; 3] && p.precision == Precision::Highest;
         let has_units = model.caps.cooperative_matrix && model.caps.bfloat16_matrix && p.own[1];
         let is_so = is_f32 && has_units && sum == CType::F32 && p.depth >= matrix_min_depth(p.product);
-        is_so.then_some(Form { planes: Planes::OwnThreeBf16, scaled: false })
+        is_so.then_some(Narrowing { planes: Planes::OwnThreeBf16, scaled: false })
     }
 
     /// Whether there are operands that units can't take.
@@ -68,20 +68,20 @@ impl Form {
         self.scaled || self.planes.count() == 3
     }
 
-    fn of_types(product: DType, operands: [DType; 2], precision: Precision, own: [bool; 2]) -> Option<Form> {
+    fn of_types(product: DType, operands: [DType; 2], precision: Precision, own: [bool; 2]) -> Option<Narrowing> {
         let all_within = |dtype: DType| operands.iter().all(|operand| operand.is_within(dtype));
         match product {
             _ if product.is_within(DType::F16) => {
                 let planes = if own[0] { Planes::OwnF16 } else { Planes::OneF16 };
-                all_within(DType::F16).then_some(Form { planes, scaled: false })
+                all_within(DType::F16).then_some(Narrowing { planes, scaled: false })
             }
             DType::Bf16 => {
                 let (planes, scaled) = if own[1] { (Planes::OwnBf16, false) } else { (Planes::OneF16, true) };
-                (operands == [DType::Bf16; 2]).then_some(Form { planes, scaled })
+                (operands == [DType::Bf16; 2]).then_some(Narrowing { planes, scaled })
             }
             DType::F32 => all_within(DType::F32).then_some(match precision {
-                Precision::High => Form { planes: Planes::TwoF16, scaled: true },
-                Precision::Highest => Form { planes: Planes::ThreeBf16, scaled: false },
+                Precision::High => Narrowing { planes: Planes::TwoF16, scaled: true },
+                Precision::Highest => Narrowing { planes: Planes::ThreeBf16, scaled: false },
             }),
             _ => None,
         }
@@ -160,7 +160,7 @@ pub struct Prepared {
 pub fn prepare(
     engine: &Engine,
     operands: &[(&Matrix, u32)],
-    form: Form,
+    form: Narrowing,
     split: u64,
     compile: Compile,
 ) -> Result<SmallVec<[Prepared; 2]>> {
@@ -237,7 +237,7 @@ fn written(
     m: &Matrix,
     spec: SplitSpec,
     (side, plane, count): (u32, Option<u64>, u64),
-    form: Form,
+    form: Narrowing,
     compile: Compile,
 ) -> Result<(Tensor, Option<Tensor>)> {
     let padded = padded_rows(m, form, side);
@@ -268,13 +268,13 @@ pub(super) fn zero(engine: &Engine) -> Result<Tensor> {
 
 /// Rows of a batch with those behind them that no one writes, and of which no result is kept: kernels of
 /// `Planes::is_own` read whole tiles.
-fn padded_rows(m: &Matrix, form: Form, side: u32) -> u64 {
+fn padded_rows(m: &Matrix, form: Narrowing, side: u32) -> u64 {
     let rows = if form.planes.is_own() { side.into() } else { form.planes.rows_together() };
     m.free.elements().next_multiple_of(rows)
 }
 
-fn spec(m: &Matrix, form: Form, stage: SplitStage, second: bool) -> SplitSpec {
-    let Form { planes, scaled } = form;
+fn spec(m: &Matrix, form: Narrowing, stage: SplitStage, second: bool) -> SplitSpec {
+    let Narrowing { planes, scaled } = form;
     let second = second && planes == Planes::ThreeBf16;
     let (ranks, dtype, load) = (m.axes(true).0, m.tensor.view.dtype, m.load(true));
     SplitSpec { stage, dtype, ranks, load, planes, scaled, bounds: None, second }
@@ -292,7 +292,7 @@ fn run(
 ) -> Result<()> {
     let (rows, depth, batches) = (m.free.elements(), m.depth.elements(), m.batch.elements());
     let (_, sizes, strides) = m.axes(true);
-    let padded = padded_rows(m, Form { planes: spec.planes, scaled: spec.scaled }, side);
+    let padded = padded_rows(m, Narrowing { planes: spec.planes, scaled: spec.scaled }, side);
     // Rows past the end of planes are zeros: sums of whatever lies there could leave the range.
     let groups = spec.groups(batches, if plane.is_some() { padded } else { rows }, depth);
     let numbers = [rows, depth, batches, spec.parts(depth), spec.part(depth), padded.div_ceil(16)];
@@ -319,7 +319,7 @@ pub(super) fn launch_product(
     compile: Compile,
 ) -> Result<()> {
     let outline = p.outline(engine.precision(), [tile.planes.is_own(); 2]);
-    let of = if tile.planes == Planes::OwnThreeBf16 { Form::in_place } else { Form::of };
+    let of = if tile.planes == Planes::OwnThreeBf16 { Narrowing::in_place } else { Narrowing::of };
     let form = of(engine.model(), &outline, spec.sum).filter(|form| form.planes == tile.planes);
     let form = form.ok_or_else(|| bad(format!("no operands for {tile:?}")))?;
     let chunk = p.a.depth.elements().div_ceil(results.splits).next_multiple_of(tile.block());
@@ -385,7 +385,7 @@ impl<'a> OnUnits<'a> {
     }
 
     /// The kernel for a product of such a plain one.
-    fn spec(&self, plain: &DotSpec, form: Form) -> DotSpec {
+    fn spec(&self, plain: &DotSpec, form: Narrowing) -> DotSpec {
         let OnUnits { p, tile, operands, results, .. } = *self;
         let [rows, columns] = self.sides();
         let mut own = DotSpec { tiling: Tiling::Matrix(tile), guarded: form.is_guarded(), ..plain.clone() };

@@ -37,7 +37,7 @@ pub use launch::{
     product_pair,
 };
 pub use launch_derived::{Derived, derived_as, product_of_derived};
-pub use matrix::{Form, InPlace, Prepared, prepare};
+pub use matrix::{InPlace, Narrowing, Prepared, prepare};
 
 /// Constants that are 0 or 1, by their place.
 fn numbered(values: &[bool]) -> Constants {

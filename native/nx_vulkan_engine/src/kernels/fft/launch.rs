@@ -258,7 +258,7 @@ fn run(engine: &Engine, from: &Rows, to: &Rows, pass: &Pass<'_>, compile: Compil
         if is_last {
             flags |= pass.flags & !of_load;
         }
-        let step = Step {
+        let step = Dispatch {
             pass,
             n,
             rows: batches * before * rest,
@@ -287,7 +287,7 @@ fn run(engine: &Engine, from: &Rows, to: &Rows, pass: &Pass<'_>, compile: Compil
 }
 
 /// One launch.
-struct Step<'a> {
+struct Dispatch<'a> {
     pass: &'a Pass<'a>,
     n: u64,
     rows: u64,
@@ -303,7 +303,7 @@ struct Step<'a> {
     rest: u64,
 }
 
-impl Step<'_> {
+impl Dispatch<'_> {
     /// The kernel for a length of these radices, of none where terms are summed.
     fn kernel(&self, model: &DeviceModel, spec: FftSpec, flags: u32, radices: &[u64], group: [u64; 2]) -> FftKernel {
         let [per_group, capacity] = group;

@@ -136,7 +136,7 @@ pub fn map(
         && !is_indexed_whole(reach, sizes, operands().map(|o| (&o.strides, &o.element)))
     {
         let starts = SmallVec::from_elem(0, sizes.len());
-        let part = Part { whole: sizes, sizes: SmallVec::from_slice(sizes), starts };
+        let part = Subspace { whole: sizes, sizes: SmallVec::from_slice(sizes), starts };
         return map_part(engine, part, inputs, &steps, outputs, shapes, compile);
     }
     map_whole(engine, sizes, inputs, steps, outputs, None, shapes, compile)
@@ -156,13 +156,13 @@ pub fn map_from(
     // Parts begin where the space does.
     let before = view.strides.iter().zip(starts).fold(0, |at: u64, (&s, n)| at.wrapping_add(n.wrapping_mul(s as u64)));
     output.offset_bytes = output.offset_bytes.wrapping_sub(before.wrapping_mul(view.dtype.size_bytes()));
-    let part = Part { whole, sizes: view.shape.clone(), starts: SmallVec::from_slice(starts) };
+    let part = Subspace { whole, sizes: view.shape.clone(), starts: SmallVec::from_slice(starts) };
     map_part(engine, part, inputs, steps, &[(stored, output)], Shapes::Own, compile)
 }
 
 fn map_part(
     engine: &Engine,
-    part: Part<'_>,
+    part: Subspace<'_>,
     inputs: &[Operand<'_>],
     steps: &[Step],
     outputs: &[(Ref, Operand<'_>)],
@@ -198,20 +198,20 @@ fn is_index(r: &Ref) -> bool {
 }
 
 /// A part of a space whose elements need their indices in the whole, which one launch can't count.
-struct Part<'a> {
+struct Subspace<'a> {
     whole: &'a [u64],
     sizes: Dims,
     starts: Dims,
 }
 
-impl Part<'_> {
+impl Subspace<'_> {
     /// Calls `run` for parts that 32-bit positions can index.
     fn halves(
         self,
         reach: Reach,
         inputs: &[Operand<'_>],
         outputs: &[(Ref, Operand<'_>)],
-        run: &mut dyn FnMut(&Part<'_>) -> Result<()>,
+        run: &mut dyn FnMut(&Subspace<'_>) -> Result<()>,
     ) -> Result<()> {
         let operands = inputs.iter().chain(outputs.iter().map(|(_, o)| o));
         // The outermost axis with more than one element, so that row-major indices of a part follow each other.
@@ -222,7 +222,7 @@ impl Part<'_> {
         for (start, size) in [(0, half), (half, self.sizes[axis] - half)] {
             let (mut sizes, mut starts) = (self.sizes.clone(), self.starts.clone());
             (sizes[axis], starts[axis]) = (size, starts[axis] + start);
-            Part { whole: self.whole, sizes, starts }.halves(reach, inputs, outputs, run)?;
+            Subspace { whole: self.whole, sizes, starts }.halves(reach, inputs, outputs, run)?;
         }
         Ok(())
     }

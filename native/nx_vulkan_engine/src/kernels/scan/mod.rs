@@ -193,10 +193,10 @@ pub struct Scan<'a> {
 }
 
 pub fn scan(engine: &Engine, what: &Scan<'_>, compile: Compile) -> Result<()> {
-    scan_by(engine, what, Form::of(engine.caps()), compile)
+    scan_by(engine, what, ScanForm::of(engine.caps()), compile)
 }
 
-fn scan_by(engine: &Engine, what: &Scan<'_>, form: Form, compile: Compile) -> Result<()> {
+fn scan_by(engine: &Engine, what: &Scan<'_>, form: ScanForm, compile: Compile) -> Result<()> {
     let size = what.input.view.dtype.size_bytes();
     let (limit, most) = (engine.reach().near(size), engine.reach().far());
     if what.elements > most {
@@ -223,22 +223,22 @@ pub(crate) fn chunks(model: &DeviceModel, rows: u64, elements: u64, step: u64) -
 
 /// How rows are scanned; results have the same bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Form {
+struct ScanForm {
     shuffled: bool,
     fours: bool,
 }
 
-impl Form {
+impl ScanForm {
     /// The fastest form that a device has.
-    fn of(caps: &Caps) -> Form {
-        Form { shuffled: wide_subgroups(caps).is_some() && caps.subgroup_ops.shuffle_relative, fours: true }
+    fn of(caps: &Caps) -> ScanForm {
+        ScanForm { shuffled: wide_subgroups(caps).is_some() && caps.subgroup_ops.shuffle_relative, fours: true }
     }
 }
 
 fn scan_rows(
     engine: &Engine,
     what: &Scan<'_>,
-    Form { shuffled, fours }: Form,
+    ScanForm { shuffled, fours }: ScanForm,
     rows: u64,
     offset_bytes: u64,
     compile: Compile,
@@ -296,11 +296,11 @@ mod tests {
     #[test]
     fn scans_of_all_forms_have_the_same_bits() {
         let engine = Engine::open(None).unwrap();
-        let best = Form::of(engine.caps());
-        let plain = Form { shuffled: false, fours: false };
-        let mut forms = vec![plain, Form { fours: true, ..plain }];
+        let best = ScanForm::of(engine.caps());
+        let plain = ScanForm { shuffled: false, fours: false };
+        let mut forms = vec![plain, ScanForm { fours: true, ..plain }];
         if best.shuffled {
-            forms.extend([Form { fours: false, ..best }, best]);
+            forms.extend([ScanForm { fours: false, ..best }, best]);
         }
         use Reduction::{Max, Product, Sum};
         let cases = [

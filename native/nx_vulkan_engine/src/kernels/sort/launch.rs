@@ -80,12 +80,12 @@ fn sort_by(engine: &Engine, what: &Sort<'_>, ranked: Option<Team>, compile: Comp
 }
 
 /// A buffer and the address of its part.
-type Part = (Arc<Buffer>, u64);
+type Located = (Arc<Buffer>, u64);
 
 /// Rows and the places of their elements, if they don't count from the row's first.
 struct Source {
-    elements: Part,
-    places: Option<Part>,
+    elements: Located,
+    places: Option<Located>,
 }
 
 struct Batch<'a> {
@@ -106,16 +106,16 @@ impl Batch<'_> {
     }
 
     /// The part of a tensor with rows of `per_row` elements that this batch takes.
-    fn part(&self, tensor: &Tensor, per_row: u64) -> Part {
+    fn part(&self, tensor: &Tensor, per_row: u64) -> Located {
         let offset_bytes = self.first * per_row * tensor.view.dtype.size_bytes();
         (Arc::clone(&tensor.buffer), tensor.address() + offset_bytes)
     }
 
-    fn input(&self) -> Part {
+    fn input(&self) -> Located {
         self.part(self.what.input, self.what.elements)
     }
 
-    fn places(&self) -> Option<Part> {
+    fn places(&self) -> Option<Located> {
         self.what.places.map(|t| self.part(t, self.what.elements))
     }
 
@@ -123,8 +123,8 @@ impl Batch<'_> {
     fn run(
         &self,
         kernel: &Kernel,
-        reads: &[Option<&Part>],
-        writes: &[Option<&Part>],
+        reads: &[Option<&Located>],
+        writes: &[Option<&Located>],
         extra: &[u64],
         groups: u64,
     ) -> Result<()> {
@@ -213,7 +213,7 @@ impl Batch<'_> {
         self.in_rows(&source, elements)
     }
 
-    fn scratch(&self, dtype: DType, elements: u64) -> Result<Part> {
+    fn scratch(&self, dtype: DType, elements: u64) -> Result<Located> {
         let buffer = self.engine.alloc(Type::new(dtype, &[elements]).size_bytes())?;
         let address = buffer.address();
         Ok((buffer, address))
@@ -251,9 +251,9 @@ impl Batch<'_> {
         let tile_counts = self.scratch(DType::U32, rows * tiles * SortSpec::DIGITS)?;
         let span_counts = self.scratch(DType::U32, rows * (spans + 1) * SortSpec::DIGITS)?;
         let pairs = (passes - 1).min(2);
-        let elements_between: Vec<Part> =
+        let elements_between: Vec<Located> =
             (0..pairs).map(|_| self.scratch(dtype, rows * elements)).collect::<Result<_>>()?;
-        let ranks_between: Vec<Part> = (0..if with_ranks { pairs } else { 0 })
+        let ranks_between: Vec<Located> = (0..if with_ranks { pairs } else { 0 })
             .map(|_| self.scratch(DType::U32, rows * elements))
             .collect::<Result<_>>()?;
         let (input, places) = (self.input(), self.places());

@@ -13,7 +13,7 @@ use nx_vulkan_spirv::params::{Param, ParamLayout};
 
 /// How elements get from one layout to the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Form {
+pub enum Route {
     /// Through tiles of 32 x 32 in shared memory.
     Tiles,
     /// In blocks of 8 x 8 elements of 16 bits, in registers; so many blocks along the columns have neighbouring
@@ -33,7 +33,7 @@ pub struct TransposeSpec {
     /// Axes, as bits, along which the source begins at another coordinate or has another size; zeros lie beyond it. In
     /// tiles, elements are of 32 bits at most where there are such axes.
     pub padded: u32,
-    pub form: Form,
+    pub form: Route,
 }
 
 impl TransposeSpec {
@@ -54,16 +54,16 @@ impl TransposeSpec {
 
     fn generate_with(&self, library: &Library, modes: FloatModes, table: bool) -> Result<Generated> {
         let name = match self.form {
-            Form::Tiles => format!("transpose_{}", self.element.size_bytes().div_ceil(4)),
-            Form::Blocks { .. } => "transpose_blocks".to_string(),
-            Form::Lines => "transpose_lines".to_string(),
+            Route::Tiles => format!("transpose_{}", self.element.size_bytes().div_ceil(4)),
+            Route::Blocks { .. } => "transpose_blocks".to_string(),
+            Route::Lines => "transpose_lines".to_string(),
         };
         let mut linker = Linker::new(library, &name, table, modes)?;
         let mut params = ParamLayout::new(&[Param::Extra(0), Param::Extra(1), Param::Extra(2)]);
         for (slot, operand) in [("slot_load", 0), ("slot_store", 1)] {
             linker.define(slot, |code, args| {
                 let mut coordinates = access::coordinates(code, &mut params, arg(args, 0)?, 0, self.batch_rank)?;
-                if self.form != Form::Lines {
+                if self.form != Route::Lines {
                     let row = access::coordinates(code, &mut params, arg(args, 1)?, self.batch_rank, self.row_rank)?;
                     coordinates.extend(row);
                     coordinates.push(arg(args, 2)?);
@@ -106,8 +106,8 @@ impl TransposeSpec {
     /// What is loaded and stored at once, and its number, of an element's.
     fn accessed(&self, code: &mut Code<'_, '_>, at: Word) -> (Element, Word) {
         match self.form {
-            Form::Tiles | Form::Lines => (self.element, at),
-            Form::Blocks { .. } => {
+            Route::Tiles | Route::Lines => (self.element, at),
+            Route::Blocks { .. } => {
                 let eight = code.linker.const_u32(Self::BLOCK as u32);
                 (Element::Raw(Self::GROUP_BYTES as u8), code.u32_op(Op::UDiv, at, eight))
             }

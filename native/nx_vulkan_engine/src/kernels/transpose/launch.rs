@@ -2,7 +2,7 @@
 
 use nx_vulkan_spirv::access::Element;
 
-use super::{Form, TransposeSpec};
+use super::{Route, TransposeSpec};
 use crate::kernels::map::Operand;
 use crate::kernels::{Arguments, Compile, Place, launch};
 use crate::shape::{Dims, Space, Strides, elements};
@@ -63,7 +63,7 @@ pub fn transpose(
 
 /// Blocks in registers where whole groups lie together in both layouts, else tiles. The last two axes are that along
 /// which the source has neighbours, and that of the result's.
-fn form_of(element_bytes: u64, sizes: &[u64], strides: [&Strides; 2], addresses: [u64; 2]) -> Form {
+fn form_of(element_bytes: u64, sizes: &[u64], strides: [&Strides; 2], addresses: [u64; 2]) -> Route {
     let block = TransposeSpec::BLOCK;
     let fastest = [sizes.len() - 2, sizes.len() - 1];
     let is_whole = |(strides, fastest): (&Strides, usize)| {
@@ -75,22 +75,22 @@ fn form_of(element_bytes: u64, sizes: &[u64], strides: [&Strides; 2], addresses:
         && strides.into_iter().zip(fastest).all(is_whole)
         && addresses.iter().all(|address| address.is_multiple_of(TransposeSpec::GROUP_BYTES));
     if !fits {
-        return Form::Tiles;
+        return Route::Tiles;
     }
     // As much of a line of a cache for what is written as for what is read.
     let beside = (sizes[fastest[1]] / block).trailing_zeros().min(2);
-    Form::Blocks { beside: 1 << beside }
+    Route::Blocks { beside: 1 << beside }
 }
 
 /// Workgroups for so many rows, columns and batches.
-fn groups(form: Form, [rows, columns, batches]: [u64; 3]) -> u64 {
+fn groups(form: Route, [rows, columns, batches]: [u64; 3]) -> u64 {
     match form {
-        Form::Tiles => rows.div_ceil(TransposeSpec::TILE) * columns.div_ceil(TransposeSpec::TILE) * batches,
-        Form::Blocks { .. } => {
+        Route::Tiles => rows.div_ceil(TransposeSpec::TILE) * columns.div_ceil(TransposeSpec::TILE) * batches,
+        Route::Blocks { .. } => {
             let blocks = rows / TransposeSpec::BLOCK * (columns / TransposeSpec::BLOCK);
             (blocks * batches).div_ceil(TransposeSpec::BLOCKS)
         }
-        Form::Lines => batches.div_ceil(TransposeSpec::GROUPS),
+        Route::Lines => batches.div_ceil(TransposeSpec::GROUPS),
     }
 }
 
@@ -174,7 +174,7 @@ pub fn padded_copy(
     let (padded, extra) = padded.numbers(counts, &order, lead);
     let batch_rank = (batch.len() + lead) as u8;
     let form = match rows.last().is_some_and(|&row| is_padded(row)) || is_padded(column) {
-        true => Form::Tiles,
+        true => Route::Tiles,
         false => {
             // Of an axis with one element in the result, others are left out of the source.
             let sizes: Dims = space.iter().zip(with_lead(1, source)).map(|(&own, of)| own.max(of)).collect();
@@ -244,7 +244,7 @@ impl Padded<'_> {
         let (from_strides, to_strides) = (pick(&from.strides), pick(&to.strides));
         let count = elements(&sizes);
         let (padded, extra) = self.numbers([count, 1, 1], &order, 0);
-        let (element, form) = (Element::Raw(TransposeSpec::GROUP_BYTES as u8), Form::Lines);
+        let (element, form) = (Element::Raw(TransposeSpec::GROUP_BYTES as u8), Route::Lines);
         let spec = TransposeSpec { element, batch_rank: order.len() as u8, row_rank: 0, padded, form };
         let kernel = engine.kernel(&spec, compile)?;
         let element_bytes = TransposeSpec::GROUP_BYTES;
@@ -344,13 +344,13 @@ mod tests {
         let form =
             |bytes, sizes: [u64; 3], from, to, at| form_of(bytes, &sizes, [&strides(from), &strides(to)], [0, at]);
         let turned = ([1, 200, 32], [0, 1, 200], [0, 32, 1]);
-        assert_eq!(form(2, turned.0, turned.1, turned.2, 16), Form::Blocks { beside: 4 });
-        assert_eq!(form(2, [1, 200, 24], [0, 1, 200], [0, 24, 1], 16), Form::Blocks { beside: 1 });
+        assert_eq!(form(2, turned.0, turned.1, turned.2, 16), Route::Blocks { beside: 4 });
+        assert_eq!(form(2, [1, 200, 24], [0, 1, 200], [0, 24, 1], 16), Route::Blocks { beside: 1 });
         for (bytes, at) in [(4, 16), (2, 8)] {
-            assert_eq!(form(bytes, turned.0, turned.1, turned.2, at), Form::Tiles);
+            assert_eq!(form(bytes, turned.0, turned.1, turned.2, at), Route::Tiles);
         }
-        assert_eq!(form(2, [1, 200, 32], [0, 1, 204], [0, 32, 1], 0), Form::Tiles);
-        assert_eq!(form(2, [1, 204, 32], [0, 1, 208], [0, 32, 1], 0), Form::Tiles);
-        assert_eq!(form(2, [3, 200, 32], [4, 1, 600], [6400, 32, 1], 0), Form::Tiles);
+        assert_eq!(form(2, [1, 200, 32], [0, 1, 204], [0, 32, 1], 0), Route::Tiles);
+        assert_eq!(form(2, [1, 204, 32], [0, 1, 208], [0, 32, 1], 0), Route::Tiles);
+        assert_eq!(form(2, [3, 200, 32], [4, 1, 600], [6400, 32, 1], 0), Route::Tiles);
     }
 }

@@ -11,23 +11,23 @@ use super::Arguments;
 use super::family::{Constants, KernelSpec, name_of_element};
 use crate::Result;
 
-pub use generate::{Form, TransposeSpec};
+pub use generate::{Route, TransposeSpec};
 pub use launch::{padded_copy, transpose};
 
 impl KernelSpec for TransposeSpec {
     fn name(&self) -> String {
         let form = match self.form {
-            Form::Tiles => "",
-            Form::Blocks { .. } => "blocks.",
-            Form::Lines => "lines.",
+            Route::Tiles => "",
+            Route::Blocks { .. } => "blocks.",
+            Route::Lines => "lines.",
         };
         format!("transpose.{form}{}", name_of_element(self.element))
     }
 
     fn constants(&self, _: FloatModes) -> Constants {
         match self.form {
-            Form::Blocks { beside } => Constants::from_slice(&[(0, beside.into())]),
-            Form::Tiles | Form::Lines => Constants::new(),
+            Route::Blocks { beside } => Constants::from_slice(&[(0, beside.into())]),
+            Route::Tiles | Route::Lines => Constants::new(),
         }
     }
 

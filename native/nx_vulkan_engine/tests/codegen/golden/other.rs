@@ -21,14 +21,14 @@ use super::Kernels;
 fn others() {
     let mut kernels = Kernels::of("other");
     let word = Element::Raw(4);
-    let tiles = TransposeSpec { element: word, batch_rank: 1, row_rank: 1, padded: 0, form: transpose::Form::Tiles };
+    let tiles = TransposeSpec { element: word, batch_rank: 1, row_rank: 1, padded: 0, form: transpose::Route::Tiles };
     kernels.add("transpose", |l, m| tiles.generate(l, m));
     let padded = TransposeSpec { padded: 0b10, ..tiles };
     kernels.add("transpose_padded", |l, m| padded.generate(l, m));
-    let blocks = TransposeSpec { element: Element::Raw(2), form: transpose::Form::Blocks { beside: 2 }, ..padded };
+    let blocks = TransposeSpec { element: Element::Raw(2), form: transpose::Route::Blocks { beside: 2 }, ..padded };
     kernels.add("transpose_blocks", |l, m| blocks.generate(l, m));
     let lines = TransposeSpec { element: Element::Raw(16), batch_rank: 3, row_rank: 0, ..padded };
-    let lines = TransposeSpec { form: transpose::Form::Lines, ..lines };
+    let lines = TransposeSpec { form: transpose::Route::Lines, ..lines };
     kernels.add("transpose_lines", |l, m| lines.generate(l, m));
     let gather = GatherSpec { element: word, index: DType::S32, components: 2, rest_rank: 1 };
     kernels.add("gather", |l, m| gather.generate(l, m));

@@ -1,7 +1,7 @@
 //! Operands of f16 and bf16 that units take as they are, and the same of f32 in planes.
 
 use half::{bf16, f16};
-use nx_vulkan_engine::kernels::dot::{Epilogue, Form, InPlace, Matrix, MergedAxes, Product, Tiling, product_as};
+use nx_vulkan_engine::kernels::dot::{Epilogue, InPlace, Matrix, MergedAxes, Narrowing, Product, Tiling, product_as};
 use nx_vulkan_engine::program::{Elementwise, Op};
 use nx_vulkan_engine::{CType, Compile, DType, Tensor, Type, eager};
 use nx_vulkan_ir::program::epilogue::MATRIX_MAX_BYTES;
@@ -51,7 +51,7 @@ fn own_numbers_have_the_same_bits_wherever_they_lie() {
                 let out = Tensor::uninitialized(engine, &ty).unwrap();
                 let (a, b) = (view(&a, rows, a_along), view(&b, columns, b_along));
                 let Tiling::Matrix(tile) = way.tiling else { unreachable!("a tile of units") };
-                let form = Form { planes, scaled: false };
+                let form = Narrowing { planes, scaled: false };
                 let in_place = planes.own_type().map(|_| InPlace::Along { k: true });
                 assert_eq!(form.takes(&a, tile.rows, depth), in_place.filter(|_| a_along));
                 assert_eq!(form.takes(&b, tile.columns, depth), in_place.filter(|_| b_along));
@@ -112,7 +112,7 @@ fn own_numbers_found_by_their_axes_have_the_bits_of_copies() {
                 })
                 .collect();
             let across = Given::new(engine, dtype, [groups, filters, depth], false, &across);
-            let form = Form { planes, scaled: false };
+            let form = Narrowing { planes, scaled: false };
             // f32 is not what is multiplied.
             let takes = planes.own_type().map(|_| InPlace::ByAxes);
             assert_eq!(form.takes(&windows, 64, depth), takes);

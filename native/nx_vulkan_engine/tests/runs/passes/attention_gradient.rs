@@ -12,7 +12,7 @@ use crate::common::{self, Rng};
 
 /// How the gradient of a softmax is written.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Form {
+enum Written {
     /// As Nx differentiates a product with the inverse of a sum.
     Inverse,
     /// As Nx differentiates a quotient.
@@ -25,7 +25,7 @@ enum Form {
 
 #[derive(Debug, Clone, Copy)]
 struct Way {
-    form: Form,
+    form: Written,
     /// Heads between the positions and the elements, as Bumblebee has them.
     inner_heads: bool,
     softmax: Option<DType>,
@@ -76,7 +76,7 @@ fn program(case: &Case, way: Way, dtype: DType) -> Program {
     let total = |x: Operand| b.reduce(Reduction::Sum, x, &[3], true);
     let sum = total(exp);
     let inverse = b.divide(1.0, sum);
-    let weights = if way.form == Form::Inverse { b.multiply(inverse, exp) } else { b.divide(exp, sum) };
+    let weights = if way.form == Written::Inverse { b.multiply(inverse, exp) } else { b.divide(exp, sum) };
     // As Axon writes dropout, and Nx its gradient.
     let drop = |x: Operand, zero: DType| match kept {
         Some(kept) => b.select(kept, b.divide(x, 0.875), b.number(zero, 0.0)),
@@ -87,16 +87,16 @@ fn program(case: &Case, way: Way, dtype: DType) -> Program {
     let by_weights = drop(b.dot_axes([given, v], [&[3], &[3]], batches), wide.unwrap_or(dtype));
     let by_weights = softened(b.as_type(by_weights, dtype));
     let by_scores = match way.form {
-        Form::Inverse => {
+        Written::Inverse => {
             let of_sum = b.multiply(total(b.multiply(by_weights, exp)), b.negate(b.divide(inverse, sum)));
             b.multiply(b.add(b.divide(by_weights, sum), of_sum), exp)
         }
-        Form::Quotient => {
+        Written::Quotient => {
             let of_sum = b.negate(total(b.multiply(by_weights, b.divide(exp, b.multiply(sum, sum)))));
             b.multiply(b.add(of_sum, b.divide(by_weights, sum)), exp)
         }
-        Form::Weights => b.multiply(weights, b.subtract(by_weights, total(b.multiply(by_weights, weights)))),
-        Form::Other => b.multiply(weights, b.add(by_weights, total(b.multiply(by_weights, weights)))),
+        Written::Weights => b.multiply(weights, b.subtract(by_weights, total(b.multiply(by_weights, weights)))),
+        Written::Other => b.multiply(weights, b.add(by_weights, total(b.multiply(by_weights, weights)))),
     };
     let by_products = b.as_type(scaled(&b, by_scores, case), dtype);
     let by_query = b.dot_axes([by_products, k], [&[3], &[2]], batches);
@@ -164,7 +164,7 @@ fn cases() -> Vec<Case> {
 
 /// Every way in turn.
 fn ways() -> impl Iterator<Item = Way> {
-    let forms = [Form::Inverse, Form::Quotient, Form::Weights];
+    let forms = [Written::Inverse, Written::Quotient, Written::Weights];
     let lying = [(true, None), (false, Some(DType::F32)), (true, Some(DType::F32)), (false, None)];
     (0..).map(move |k: usize| Way {
         form: forms[k % forms.len()],
@@ -202,7 +202,7 @@ fn the_gradient_of_attention_is_one_op() {
     for case in [Case { rows: 15, ..PLAIN }, Case { depth: 136, ..PLAIN }, Case { width: 63, ..PLAIN }] {
         assert_eq!(count(&program(&case, way, DType::Bf16), &target()), 0, "{} x {}", case.depth, case.width);
     }
-    let other = Way { form: Form::Other, ..way };
+    let other = Way { form: Written::Other, ..way };
     assert_eq!(count(&program(&PLAIN, other, DType::Bf16), &target()), 0, "what only looks like a gradient");
     // Gradients of scores are a result, too.
     let mut more = whole.clone();
@@ -265,7 +265,7 @@ fn run_by_op(program: &Program, given: &[Array]) -> Vec<Array> {
 #[test]
 fn a_nan_and_infinities_of_operands_stay_where_they_belong() {
     let mut rng = Rng(22);
-    let way = Way { form: Form::Weights, inner_heads: false, softmax: None, drops: false };
+    let way = Way { form: Written::Weights, inner_heads: false, softmax: None, drops: false };
     let case = Case { rows: 24, keys: 40, heads: [1, 2], ..PLAIN };
     let narrow = optimize(program(&case, way, DType::Bf16), &target()).unwrap();
     let plain = inputs(&narrow, &case, &mut rng);

@@ -14,14 +14,14 @@ pub const MAX_ROWS: usize = 8;
 
 /// The tensors that a value is stacked from, along an axis. They are of its type, without the axis.
 #[derive(Debug, Clone)]
-struct Rows {
+struct Unstacked {
     axis: usize,
     rows: SmallVec<[Operand; 4]>,
 }
 
 pub fn run(program: &Program) -> Result<Program> {
     let mut new = Rewriter::new(program);
-    let mut known: HashMap<Operand, Rows> = HashMap::new();
+    let mut known: HashMap<Operand, Unstacked> = HashMap::new();
     for old in &program.instructions {
         let instruction = Instruction { operands: new.operands(old)?, ..old.clone() };
         let Some(rows) = rows(&mut new, &instruction, &known)? else {
@@ -58,7 +58,11 @@ fn reshaped(new: &mut Rewriter, operand: Operand, ty: &Type) -> Result<Operand> 
 }
 
 /// The rows of the instruction's result, where they are known.
-fn rows(new: &mut Rewriter, instruction: &Instruction, known: &HashMap<Operand, Rows>) -> Result<Option<Rows>> {
+fn rows(
+    new: &mut Rewriter,
+    instruction: &Instruction,
+    known: &HashMap<Operand, Unstacked>,
+) -> Result<Option<Unstacked>> {
     let [out] = instruction.outs.as_slice() else { return Ok(None) };
     let operands = &instruction.operands;
     let begins = match &instruction.op {
@@ -77,14 +81,16 @@ fn rows(new: &mut Rewriter, instruction: &Instruction, known: &HashMap<Operand, 
             return Ok(None);
         }
         let rows = operands.iter().map(|&o| reshaped(new, o, &row)).collect::<Result<_>>()?;
-        return Ok(Some(Rows { axis, rows }));
+        return Ok(Some(Unstacked { axis, rows }));
     }
     if instruction.op.elementwise().is_some() {
         return elementwise(new, instruction, known);
     }
-    let Some(Rows { axis, rows }) = operands.first().and_then(|operand| known.get(operand)) else { return Ok(None) };
+    let Some(Unstacked { axis, rows }) = operands.first().and_then(|operand| known.get(operand)) else {
+        return Ok(None);
+    };
     let Some(chosen) = window(new, instruction, *axis, rows) else { return Ok(None) };
-    Ok((chosen.len() > 1).then_some(Rows { axis: *axis, rows: chosen }))
+    Ok((chosen.len() > 1).then_some(Unstacked { axis: *axis, rows: chosen }))
 }
 
 /// The rows that a slice has of every other axis's elements all.
@@ -100,9 +106,13 @@ fn window(new: &Rewriter, slice: &Instruction, axis: usize, rows: &[Operand]) ->
 }
 
 /// One row alone, as the instruction gives it.
-fn picked(new: &mut Rewriter, instruction: &Instruction, known: &HashMap<Operand, Rows>) -> Result<Option<Operand>> {
+fn picked(
+    new: &mut Rewriter,
+    instruction: &Instruction,
+    known: &HashMap<Operand, Unstacked>,
+) -> Result<Option<Operand>> {
     let [out] = instruction.outs.as_slice() else { return Ok(None) };
-    let Some(Rows { axis, rows }) = instruction.operands.first().and_then(|operand| known.get(operand)) else {
+    let Some(Unstacked { axis, rows }) = instruction.operands.first().and_then(|operand| known.get(operand)) else {
         return Ok(None);
     };
     match window(new, instruction, *axis, rows).as_deref() {
@@ -111,7 +121,11 @@ fn picked(new: &mut Rewriter, instruction: &Instruction, known: &HashMap<Operand
     }
 }
 
-fn elementwise(new: &mut Rewriter, instruction: &Instruction, known: &HashMap<Operand, Rows>) -> Result<Option<Rows>> {
+fn elementwise(
+    new: &mut Rewriter,
+    instruction: &Instruction,
+    known: &HashMap<Operand, Unstacked>,
+) -> Result<Option<Unstacked>> {
     let out = &instruction.outs[0];
     let rank = out.shape.len();
     // Operands are aligned to the last axes.
@@ -130,14 +144,14 @@ fn elementwise(new: &mut Rewriter, instruction: &Instruction, known: &HashMap<Op
         }
         rows.push(new.push_one(instruction.op.clone(), &operands, &row));
     }
-    Ok(Some(Rows { axis, rows }))
+    Ok(Some(Unstacked { axis, rows }))
 }
 
 /// What an operand of an elementwise op holds for row `i` along `axis` of a result of `rank`.
 fn row_of(
     new: &mut Rewriter,
     operand: Operand,
-    known: &HashMap<Operand, Rows>,
+    known: &HashMap<Operand, Unstacked>,
     (axis, rank): (usize, usize),
     i: usize,
 ) -> Result<Operand> {

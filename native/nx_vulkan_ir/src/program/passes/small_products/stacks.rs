@@ -50,7 +50,7 @@ struct Stack<'a> {
 }
 
 /// Where the parts of a stack lie.
-struct Place {
+struct Stacked {
     /// The instruction in whose place the whole is made.
     first: usize,
     parts: Vec<Operand>,
@@ -82,10 +82,10 @@ impl<'a> Reader<'a> {
 }
 
 /// The places of those stacks that are to lie otherwise than the program says, by the numbers of their instructions.
-fn places(reader: &Reader<'_>, stacks: &[Stack<'_>]) -> HashMap<usize, Place> {
+fn places(reader: &Reader<'_>, stacks: &[Stack<'_>]) -> HashMap<usize, Stacked> {
     let behind: HashMap<&[Operand], usize> =
         stacks.iter().enumerate().filter_map(|(i, stack)| Some((stack.parts.split_first()?.1, i))).collect();
-    let mut places: HashMap<usize, Place> = HashMap::new();
+    let mut places: HashMap<usize, Stacked> = HashMap::new();
     for (i, stack) in stacks.iter().enumerate() {
         let shifted = stack.parts.split_last().and_then(|(_, parts)| behind.get(parts)).filter(|&&other| other != i);
         if let Some(other) = shifted.map(|&other| &stacks[other]) {
@@ -95,19 +95,19 @@ fn places(reader: &Reader<'_>, stacks: &[Stack<'_>]) -> HashMap<usize, Place> {
             let is_there = reader.is_before(before, first) && reader.is_before(last, first);
             if is_there && !places.contains_key(&stack.at) && !places.contains_key(&other.at) {
                 let parts: Vec<Operand> = [before].iter().chain(stack.parts).copied().collect();
-                places.insert(other.at, Place { first, parts: parts.clone(), start: 0, axis: other.axis });
-                places.insert(stack.at, Place { first, parts, start: 1, axis: stack.axis });
+                places.insert(other.at, Stacked { first, parts: parts.clone(), start: 0, axis: other.axis });
+                places.insert(stack.at, Stacked { first, parts, start: 1, axis: stack.axis });
             }
         }
     }
     for stack in stacks.iter().filter(|stack| stack.axis.is_some_and(|axis| axis > 0)) {
-        let own = || Place { first: stack.at, parts: stack.parts.to_vec(), start: 0, axis: stack.axis };
+        let own = || Stacked { first: stack.at, parts: stack.parts.to_vec(), start: 0, axis: stack.axis };
         places.entry(stack.at).or_insert_with(own);
     }
     places
 }
 
-impl Place {
+impl Stacked {
     /// All parts, counted along the first axis.
     fn whole(&self, new: &mut Rewriter) -> Result<Operand> {
         let parts = self.parts.iter().map(|&part| new.operand(part)).collect::<Result<Vec<_>>>()?;
