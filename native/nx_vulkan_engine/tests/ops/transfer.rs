@@ -99,6 +99,21 @@ fn an_error_of_either_engine_is_told() {
 }
 
 #[test]
+fn an_error_of_one_engine_leaves_the_other_alone() {
+    let [failing, other] = engines();
+    let tensor = random(&failing, DType::F32, &[64]);
+    failing.wait().unwrap();
+    failing.fail_next_submission();
+    assert!(eager::copied(&failing, &tensor, Compile::Allowed).and_then(|t| t.to_nx_bytes(&failing, None)).is_err());
+    // It sticks there.
+    assert!(failing.wait().is_err());
+    let ones = Tensor::from_slice(&other, &[3], &[1f32; 3]).unwrap();
+    let copy = eager::copied(&other, &ones, Compile::Allowed).unwrap();
+    assert_eq!(copy.to_vec::<f32>(&other).unwrap(), [1.0; 3]);
+    other.wait().unwrap();
+}
+
+#[test]
 fn an_operand_of_another_engine_is_refused() {
     let [from, to] = engines();
     let tensor = random(&from, DType::F32, &[4]);
