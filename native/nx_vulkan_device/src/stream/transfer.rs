@@ -51,10 +51,77 @@ impl Stream {
             move || -> Result<()> {
                 for (chunk, at) in part.chunks(CHUNK_BYTES).zip((at..).step_by(CHUNK_BYTES)) {
                     self.upload_chunk(dst, at, chunk)?;
+                    // The device copies it while the host copies the next.
+                    if data.len() > CHUNK_BYTES {
+                        self.flush()?;
+                    }
                 }
                 Ok(())
             }
         }))
+    }
+
+    /// Copies `size` bytes of `src` to `dst`, a buffer of another device: chunk by chunk from staging memory of the one
+    /// to that of the other, which both devices copy while the host does. Waits for what writes `src`; on `to`, it is
+    /// ordered after everything recorded so far.
+    pub fn copy_to(
+        &self,
+        (src, src_offset): (&Buffer, u64),
+        to: &Stream,
+        (dst, dst_offset): (&Buffer, u64),
+        size: u64,
+    ) -> Result<()> {
+        if size == 0 {
+            self.check()?;
+            return to.check();
+        }
+        if !src.block().mapped.is_null() && size <= self.pool.limits.direct_read_bytes[src.block().kind as usize] {
+            self.wait_serial(src.write_serial())?;
+            self.check_contents([src].into_iter())?;
+            // SAFETY: the range was checked against the buffer, the block is mapped, and its last write is complete and
+            // made visible to the host by the barrier that ends each submission. Nothing writes what its owner copies.
+            let bytes = unsafe {
+                std::slice::from_raw_parts(src.block().mapped.add(src_offset as usize).cast_const(), size as usize)
+            };
+            return to.upload(dst, dst_offset, bytes);
+        }
+        let part = part_bytes(size as usize) as u64;
+        in_parallel((0..size).step_by(part as usize).map(|at| {
+            let size = part.min(size - at);
+            move || self.copy_part_to((src, src_offset + at), to, (dst, dst_offset + at), size)
+        }))
+    }
+
+    /// The device reads a chunk while the host copies the one before.
+    fn copy_part_to(
+        &self,
+        (src, src_offset): (&Buffer, u64),
+        to: &Stream,
+        (dst, dst_offset): (&Buffer, u64),
+        size: u64,
+    ) -> Result<()> {
+        let write = |(staging, serial, at): (Buffer, u64, u64)| {
+            self.wait_serial(serial)?;
+            self.check_contents([&staging].into_iter())?;
+            // SAFETY: the block is mapped and has as many bytes; the copy into them is complete, and nothing else uses
+            // the buffer, which this thread owns.
+            let chunk = unsafe {
+                std::slice::from_raw_parts(staging.block().mapped.cast_const(), staging.size_bytes() as usize)
+            };
+            to.upload(dst, dst_offset + at, chunk)?;
+            to.flush().map(|_| ())
+        };
+        let mut earlier: Option<(Buffer, u64, u64)> = None;
+        for at in (0..size).step_by(CHUNK_BYTES) {
+            let len = (CHUNK_BYTES as u64).min(size - at);
+            let staging = self.host_buffer(MemoryKind::Readback, len)?;
+            let serial = self.record_copy(src, src_offset + at, &staging, 0, len)?;
+            self.flush()?;
+            if let Some(earlier) = earlier.replace((staging, serial, at)) {
+                write(earlier)?;
+            }
+        }
+        earlier.map_or(Ok(()), write)
     }
 
     /// Reads `out.len()` bytes at `offset` of `src`, waiting for what writes them.

@@ -17,7 +17,7 @@ use crate::kernels::map::Operand;
 use crate::kernels::transpose::padded_copy;
 use crate::program::attribute::{Axes, Scalar};
 use crate::program::conv::{Conv, Sizes};
-use crate::program::epilogue::{MATRIX_MAX_BYTES, matrix_min_depth};
+use crate::program::epilogue::matrix_min_depth;
 use crate::program::step::Prologue;
 use crate::shape::{Dims, elements};
 use crate::{CType, DType, Result, Tensor, Type, View};
@@ -183,7 +183,7 @@ impl Convolution<'_> {
     fn images_of_units(&self, channels: u64) -> u64 {
         let padded = self.depth(channels).next_multiple_of(Planes::OwnBf16.block());
         let line_bytes = padded * self.input.view.dtype.size_bytes();
-        let lines = MATRIX_MAX_BYTES / line_bytes / self.op.groups();
+        let lines = self.call.engine.model().programs.joins.unit_bytes / line_bytes / self.op.groups();
         lines.saturating_sub(self.sizes.filters) / elements(&self.sizes.counts)
     }
 

@@ -67,16 +67,18 @@ pub fn fused(call: &Call<'_>, body: &Program) -> Result<Results> {
     let done = match plan.reductions().next() {
         None if !loads.iter().all(|load| load.is_bounded_within(call.engine.reach())) => None,
         None => mapped(call, &plan, &loads, &results).map(Some)?,
-        Some(_) => match Reductions::of(&plan).filter(|reductions| streams(call, &plan, reductions)) {
-            Some(what) => {
-                let done = produce::reduce(call.engine, &plan, &what, &loads, &results, call.compile)?;
-                if done.is_none() && !what.is_alone() {
-                    return one_by_one(call, &passes::apart(body, &call.engine.target())?);
+        Some(_) => {
+            match Reductions::of(&plan, programs.repeats).filter(|reductions| streams(call, &plan, reductions)) {
+                Some(what) => {
+                    let done = produce::reduce(call.engine, &plan, &what, &loads, &results, call.compile)?;
+                    if done.is_none() && !what.is_alone() {
+                        return one_by_one(call, &passes::apart(body, &call.engine.target())?);
+                    }
+                    done
                 }
-                done
+                None => rows(call.engine, &plan, &loads, &results, call.compile)?,
             }
-            None => rows(call.engine, &plan, &loads, &results, call.compile)?,
-        },
+        }
     };
     match done {
         Some(()) => Ok(results),

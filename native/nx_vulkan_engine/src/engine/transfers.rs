@@ -90,6 +90,16 @@ impl Engine {
         }
     }
 
+    /// Copies bytes to the beginning of a buffer of another engine, through memory of the host.
+    pub(crate) fn copy_to(&self, src: &Buffer, offset: u64, to: &Engine, dst: &Buffer, size: u64) -> Result<()> {
+        self.check_range("transfer source", src, offset, size)?;
+        to.check_range("transfer destination", dst, 0, size)?;
+        if src.virtual_id().is_some() || dst.virtual_id().is_some() {
+            return Err(Error::NeedsCompile);
+        }
+        self.core.stream.copy_to((src, offset), &to.core.stream, (dst, 0), size)
+    }
+
     pub(super) fn check_range(&self, what: &'static str, buffer: &Buffer, offset: u64, size: u64) -> Result<()> {
         if offset.checked_add(size).is_none_or(|end| end > buffer.size_bytes()) {
             return Err(Error::InvalidArgument {

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use nx_vulkan_device::work::{Rates, Submissions};
 use nx_vulkan_device::{Caps, DeviceKind};
-use nx_vulkan_ir::program::epilogue::MATRIX_MAX_BYTES;
 use nx_vulkan_ir::program::ops::PHASE_WORK;
 use nx_vulkan_ir::program::passes::{Joins, Quick, Recompute, SmallProducts};
+use nx_vulkan_ir::program::reductions::Repeats;
 use nx_vulkan_ir::program::rows::RowLimits;
 use nx_vulkan_spirv::workgroup::LocalSizes;
 
@@ -241,13 +241,16 @@ fn gpu(caps: &Caps, class: Class) -> DeviceModel {
     }
 }
 
+/// Bytes that both operands of matrix units may take on devices whose memory is not large.
+const OPERAND_BYTES: u64 = 1 << 30;
+
 /// The share of a large memory that operands of matrix units may take, and the most: offsets in words of 4 GiB are far.
 const OPERAND_SHARE: u64 = 32;
 const MOST_OPERAND_BYTES: u64 = 2 << 30;
 
 fn operand_bytes(caps: &Caps) -> u64 {
     let local = caps.heaps.iter().filter(|heap| heap.device_local).map(|heap| heap.size_bytes).max();
-    (local.unwrap_or(0) / OPERAND_SHARE).clamp(MATRIX_MAX_BYTES, MOST_OPERAND_BYTES)
+    (local.unwrap_or(0) / OPERAND_SHARE).clamp(OPERAND_BYTES, MOST_OPERAND_BYTES)
 }
 
 /// Measured with lavapipe on two cores, and the same for all: results must not depend on how many cores a host has.
@@ -285,7 +288,7 @@ fn cpu(caps: &Caps) -> DeviceModel {
             least_split_depth: LEAST_SPLIT_DEPTH,
             least_vector_rows: None,
             resident: RESIDENT,
-            operand_bytes: MATRIX_MAX_BYTES,
+            operand_bytes: OPERAND_BYTES,
             eights_vectors: EIGHTS_VECTORS,
         },
         lanes: LANE_TILES,
@@ -468,6 +471,7 @@ const JOINS: Joins = Joins {
     loaded_elements: 1 << 18,
     unit_operations: 1 << 31,
     unit_work: 1 << 26,
+    unit_bytes: OPERAND_BYTES,
     read_bytes: 4 << 20,
 };
 
@@ -486,6 +490,9 @@ const SMALL_ELEMENTS: u64 = 1 << 14;
 /// A short iteration takes some 20 us of an H200, a dispatch that waits 2.1 and one that doesn't 0.2. Larger launches of
 /// several matrices fill a device. A cache reads two sectors at once.
 const SMALL_PRODUCTS: SmallProducts = SmallProducts { launches: 8, neighbours: 64, most_of_columns: 8, run_bytes: 64 };
+
+/// A few instructions take less time than an element to come from memory, and any for fewer elements than a launch.
+const REPEATS: Repeats = Repeats { instructions: 16, elements: SMALL_ELEMENTS };
 
 /// Shares of a dispatch's time in which lanes multiply what matrix units begin with, and memory gives `read_bytes`.
 const UNIT_SHARE: f64 = 0.5;
@@ -550,6 +557,7 @@ pub(super) fn programs(kind: DeviceKind, max_invocations: u32) -> Programs {
             live_words: LIVE_WORDS,
             quick: QUICK,
             small_products: SMALL_PRODUCTS,
+            repeats: REPEATS,
         },
         DeviceKind::Discrete | DeviceKind::Integrated | DeviceKind::Virtual | DeviceKind::Other => Programs {
             rows,
@@ -568,6 +576,7 @@ pub(super) fn programs(kind: DeviceKind, max_invocations: u32) -> Programs {
             live_words: LIVE_WORDS,
             quick: QUICK,
             small_products: SMALL_PRODUCTS,
+            repeats: REPEATS,
         },
     }
 }

@@ -26,6 +26,7 @@ use nx_vulkan_device::Caps;
 use nx_vulkan_device::work::{Rates, Submissions};
 use nx_vulkan_ir::DType;
 use nx_vulkan_ir::program::passes::{Joins, Quick, Recompute, SmallProducts};
+use nx_vulkan_ir::program::reductions::Repeats;
 use nx_vulkan_ir::program::rows::RowLimits;
 use nx_vulkan_spirv::workgroup::LocalSizes;
 
@@ -405,6 +406,8 @@ pub struct Programs {
     pub quick: Quick,
     /// How small products become one.
     pub small_products: SmallProducts,
+    /// What is computed again for each element of a row that is reduced.
+    pub repeats: Repeats,
 }
 
 impl DeviceModel {

@@ -37,6 +37,7 @@ impl Programs {
             live_words: self.live_words,
             quick: self.quick,
             small_products: self.small_products,
+            repeats: self.repeats,
         }
     }
 }

@@ -14,9 +14,6 @@ pub fn matrix_min_depth(product: DType) -> u64 {
     if product.size_bytes() < 4 { 16 } else { 128 }
 }
 
-/// Most bytes that both operands of matrix units may take as f16 or bf16, on devices whose memory is not large.
-pub const MATRIX_MAX_BYTES: u64 = 1 << 30;
-
 /// Operands of the steps beside the product: each takes an address and strides among the kernel's parameters.
 const MAX_LOADS: usize = 8;
 

@@ -15,12 +15,14 @@ const MAX_WORDS: u32 = 8;
 const MAX_STEPS: usize = 24;
 const MAX_LOADS: usize = 8;
 
-/// Instructions that give the same for all elements of a row and are taken for each: a few take less time than the
-/// element does to come from memory.
-const MAX_REPEATED: u64 = 16;
-
-/// Elements for which such instructions take less time than a launch.
-const MAX_QUICK: u64 = 1 << 14;
+/// What may be computed again for each element of a row, although it is the same for all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Repeats {
+    /// Instructions that take less time than an element does to come from memory.
+    pub instructions: u64,
+    /// Elements for which more of them take less time than a launch.
+    pub elements: u64,
+}
 
 /// Steps on loads of a plan, and on what was reduced.
 #[derive(Debug, Clone, PartialEq)]
@@ -49,7 +51,7 @@ pub struct Reductions {
 impl Reductions {
     /// `None` for plans that do something else: reduce what was reduced, use that within rows, need the index, or would
     /// compute for each element what takes long and is the same for a row.
-    pub fn of(plan: &Plan) -> Option<Reductions> {
+    pub fn of(plan: &Plan, repeats: Repeats) -> Option<Reductions> {
         let (mut numbers, mut taken) = (Vec::new(), Vec::new());
         let mut reducers: SmallVec<[Reducer; 1]> = SmallVec::new();
         for (at, value) in plan.reductions() {
@@ -68,8 +70,8 @@ impl Reductions {
         }
         // What comes before is computed for each element.
         let (_, steps) = reached(plan, &taken, &[])?;
-        let is_large = plan.row_elements() > 1 && plan.elements() > MAX_QUICK;
-        if is_large && steps.iter().map(|&k| row_instructions(plan, k)).sum::<u64>() > MAX_REPEATED {
+        let is_large = plan.row_elements() > 1 && plan.elements() > repeats.elements;
+        if is_large && steps.iter().map(|&k| row_instructions(plan, k)).sum::<u64>() > repeats.instructions {
             return None;
         }
         let stored: Vec<Ref> = plan.stores.iter().map(|store| store.value).collect();

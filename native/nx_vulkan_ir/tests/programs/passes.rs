@@ -2,6 +2,7 @@
 
 use nx_vulkan_ir::Result;
 use nx_vulkan_ir::program::passes::{Heads, Joins, Quick, Recompute, Saving, SmallProducts, Target, optimize};
+use nx_vulkan_ir::program::reductions::Repeats;
 use nx_vulkan_ir::program::rows::RowLimits;
 use nx_vulkan_ir::program::{Builder, Op, Operand, Program, Reduction};
 use nx_vulkan_ir::reference::{self, Array};
@@ -43,11 +44,13 @@ pub fn target(saving: Saving) -> Target {
             loaded_elements: 1 << 18,
             unit_operations: 1 << 31,
             unit_work: 1 << 26,
+            unit_bytes: 1 << 30,
             read_bytes: 4 << 20,
         },
         live_words: 40,
         quick: Quick { elements: 1 << 14, long_program: 64, instructions: 48, parts: 4 },
         small_products: SmallProducts { launches: 8, neighbours: 64, most_of_columns: 8, run_bytes: 64 },
+        repeats: Repeats { instructions: 16, elements: 1 << 14 },
     }
 }
 

@@ -4,7 +4,6 @@ use half::{bf16, f16};
 use nx_vulkan_engine::kernels::dot::{Epilogue, InPlace, Matrix, MergedAxes, Narrowing, Product, Tiling, product_as};
 use nx_vulkan_engine::program::{Elementwise, Op};
 use nx_vulkan_engine::{CType, Compile, DType, Tensor, Type, eager};
-use nx_vulkan_ir::program::epilogue::MATRIX_MAX_BYTES;
 use nx_vulkan_ir::program::step::{Ref, Step};
 use smallvec::smallvec;
 
@@ -145,7 +144,7 @@ fn convolutions_beyond_what_units_take_at_once_go_in_parts() {
     for planes in planes_of_units().into_iter().filter(|planes| planes.own_type().is_some()) {
         let (engine, dtype) = (engine(planes), dtypes(planes)[0]);
         let [images, side, channels] = [320, 56, 64];
-        assert!(images * side * side * 9 * channels * 2 > MATRIX_MAX_BYTES);
+        assert!(images * side * side * 9 * channels * 2 > engine.model().programs.joins.unit_bytes);
         let conv = common::conv_3x3([[0, 3, 1, 2], [3, 2, 0, 1], [0, 3, 1, 2]]);
         let mut random = Random(31);
         let mut upload = |shape: &[u64]| {

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::rewrite::with_joined;
 use super::target::Target;
-use crate::program::epilogue::{MATRIX_MAX_BYTES, matrix_min_depth};
+use crate::program::epilogue::matrix_min_depth;
 use crate::program::step::stands_in_loop;
 use crate::program::{Instruction, Op, Operand, Program, epilogue};
 use crate::{DType, Result, Type};
@@ -105,6 +105,6 @@ fn runs_on_units(program: &Program, product: &Instruction, target: &Target) -> b
     has_units
         && is_one_type
         && depth >= matrix_min_depth(a.dtype)
-        && bytes <= MATRIX_MAX_BYTES
+        && bytes <= target.joins.unit_bytes
         && flops >= Some(target.joins.unit_operations)
 }

@@ -652,7 +652,8 @@ impl<'a> Fusion<'a> {
         }
         match self.apart && plan.reductions().next().is_some() {
             true => {
-                let is_alone = Reductions::of(plan).is_some_and(|reductions| reductions.is_alone());
+                let is_alone =
+                    Reductions::of(plan, self.target.repeats).is_some_and(|reductions| reductions.is_alone());
                 is_alone || plan.by_parts().is_some() && self.target.is_too_large(plan)
             }
             false => self.target.takes(plan),

@@ -5,7 +5,7 @@ use crate::program::Program;
 use crate::program::attention::Attention;
 use crate::program::attention_gradient::AttentionGradient;
 use crate::program::fused::{Made, Plan};
-use crate::program::reductions::Reductions;
+use crate::program::reductions::{Reductions, Repeats};
 use crate::program::rows::RowLimits;
 
 /// What passes need to know of a device. An engine says what its device is ([`crate`] knows none).
@@ -54,6 +54,8 @@ pub struct Target {
     pub quick: Quick,
     /// How small products become one.
     pub small_products: SmallProducts,
+    /// What is computed again for each element of a row that is reduced.
+    pub repeats: Repeats,
 }
 
 /// What kernels of small ops hold in programs that have many of them, so that drivers compile these soon.
@@ -95,6 +97,8 @@ pub struct Joins {
     pub unit_operations: u64,
     /// Multiplications below which matrix units never take a product: to write its operands costs more than they gain.
     pub unit_work: u64,
+    /// Bytes that both operands of matrix units take at most where products on these take steps in.
+    pub unit_bytes: u64,
     /// Bytes that are read while a kernel waits for the one that stores them: as many are read, and not computed again
     /// from more.
     pub read_bytes: u64,
@@ -105,7 +109,7 @@ impl Target {
     pub(super) fn takes(&self, plan: &Plan) -> bool {
         let reduces = plan.reductions().next().is_some();
         let in_parts = || self.is_too_large(plan) && plan.stores.iter().all(|store| store.row);
-        !reduces || Reductions::of(plan).is_some() || self.rows.fit(plan) || in_parts()
+        !reduces || Reductions::of(plan, self.repeats).is_some() || self.rows.fit(plan) || in_parts()
     }
 
     /// Whether memory has no room for what a plan reduces.
