@@ -1,9 +1,18 @@
 # What several devices bring: copies between them, a serving with a partition on each, and functions on a mesh of them,
 # each beside one device.
 #
-#     MIX_ENV=prod mix run bench/devices.exs [small] [DEVICE DEVICE ...]    # selectors, two devices by default
+#     MIX_ENV=prod mix run bench/devices.exs [small] [DEVICE DEVICE ...]    # indices, two devices by default
+#
+# With BUMBLEBEE, the folder of a checkout, a serving of BERT base as well (MIX_ENV=test, which has Axon).
+
+if System.get_env("BUMBLEBEE") do
+  Code.require_file("bumblebee.exs", __DIR__)
+  Bumblebee.compile(~w(text/bert))
+end
 
 defmodule BenchDevices do
+  @compile {:no_warn_undefined, Bumblebee}
+
   import Nx.Defn
 
   alias Nx.Vulkan.{Sharding, VulkanoBackend}
@@ -27,6 +36,9 @@ defmodule BenchDevices do
         do: training(batch, if(small?, do: 64, else: 4_096), devices)
 
     serving(if(small?, do: {8, 64}, else: {64, 4_096}), devices)
+
+    if System.get_env("BUMBLEBEE"),
+      do: for(type <- [f: 32, bf: 16], do: bert(type, if(small?, do: 16, else: 128), devices))
   end
 
   defp copy(mib, [from, to | _]) do
@@ -87,44 +99,65 @@ defmodule BenchDevices do
   )
 
   defp serving({batch, units}, devices) do
+    parameters = List.to_tuple(for _ <- 1..4, do: random({units, units}, :bf16) |> Nx.multiply(0.02))
+    row = Nx.broadcast(Nx.tensor(1, type: :bf16, backend: Nx.BinaryBackend), {units})
+    served("a batch of #{batch} of a serving", &rounds/2, parameters, row, batch, devices)
+  end
+
+  defp bert(type, length, devices) do
+    sizes =
+      if length < 128, do: [hidden_size: 32, num_blocks: 2, num_attention_heads: 2, intermediate_size: 64], else: []
+
+    spec = struct(Bumblebee.Text.Bert, [architecture: :base] ++ sizes)
+    {init, predict} = spec |> Bumblebee.build_model(type) |> Axon.build()
+    ids = Nx.broadcast(Nx.tensor(7, type: :s64, backend: Nx.BinaryBackend), {length})
+
+    inputs = %{
+      "input_ids" => Nx.new_axis(ids, 0),
+      "attention_mask" => Nx.broadcast(Nx.tensor(1, type: :s64), {1, length})
+    }
+
+    parameters = Nx.Defn.jit(init, compiler: Nx.Vulkan).(inputs, Axon.ModelState.empty())
+
+    embeddings = fn parameters, ids ->
+      predict.(parameters, %{"input_ids" => ids, "attention_mask" => Nx.broadcast(1, Nx.shape(ids))}).pooled_state
+    end
+
+    served("32 texts of #{length} by BERT in #{Nx.Type.to_string(type)}", embeddings, parameters, ids, 32, devices)
+  end
+
+  # Eight clients with a batch each, ten times, by one partition and by one on each device.
+  defp served(name, fun, parameters, row, batch, devices) do
     [one, several] =
       for partitions <- [[hd(devices)], devices] do
-        parameters = List.to_tuple(for _ <- 1..4, do: random({units, units}, :bf16) |> Nx.multiply(0.02))
-
         serving =
           Nx.Serving.new(
             fn opts ->
               copy = &Nx.backend_copy(&1, Nx.Defn.to_backend(opts))
-              parameters = parameters |> Tuple.to_list() |> Enum.map(copy) |> List.to_tuple()
-              predict = Nx.Defn.jit(&rounds/2, opts)
+              parameters = Nx.Defn.Composite.traverse(parameters, copy)
+              predict = Nx.Defn.jit(fun, opts)
               fn batch -> predict.(parameters, batch) end
             end,
             compiler: Nx.Vulkan,
             devices: partitions
           )
 
-        name = :"serving_#{length(partitions)}"
+        {:ok, pid} = Nx.Serving.start_link(name: BenchServing, serving: serving, batch_size: batch, partitions: true)
+        ask = fn -> Nx.Serving.batched_run(BenchServing, Nx.Batch.stack(List.duplicate(row, batch))) |> wait() end
 
-        {:ok, pid} =
-          Nx.Serving.start_link(name: name, serving: serving, batch_size: batch, batch_timeout: 10, partitions: true)
+        clients = fn times ->
+          1..8
+          |> Enum.map(fn _ -> Task.async(fn -> for(_ <- 1..times, do: ask.()) end) end)
+          |> Task.await_many(:infinity)
+        end
 
-        row = Nx.broadcast(Nx.tensor(1, type: :bf16, backend: Nx.BinaryBackend), {units})
-        ask = fn -> Nx.Serving.batched_run(name, Nx.Batch.stack(List.duplicate(row, batch))) |> wait() end
-        for _ <- 1..2, do: 1..4 |> Enum.map(fn _ -> Task.async(ask) end) |> Task.await_many(:infinity)
-
-        {us, _} =
-          :timer.tc(fn ->
-            1..8
-            |> Enum.map(fn _ -> Task.async(fn -> for(_ <- 1..10, do: ask.()) end) end)
-            |> Task.await_many(:infinity)
-          end)
-
-        Process.unlink(pid)
+        clients.(3)
+        {us, _} = :timer.tc(fn -> clients.(10) end)
         Supervisor.stop(pid)
         us / 80
       end
 
-    compare("a batch of #{batch} of a serving, 8 clients", one, several)
+    compare(name <> ", 8 clients", one, several)
   end
 
   # As much as a model of many layers.

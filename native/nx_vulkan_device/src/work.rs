@@ -49,6 +49,9 @@ pub struct Submissions {
     pub first_bytes: u64,
     /// Those that do while it is busy.
     pub busy_bytes: u64,
+    /// Time of recorded programs, as [`Rates`] estimate it, that makes a submission in any case: what a submission costs
+    /// is nothing beside it, and the device may be idle before anybody waits.
+    pub long_ns: u64,
     /// How long a waiting thread polls before it blocks.
     pub polls: Duration,
 }

@@ -645,13 +645,14 @@ impl Stream {
         if Stream::holds() {
             return if self.is_full(recorder) { self.submit(recorder) } else { Ok(()) };
         }
-        let Submissions { first_ops, doublings, first_bytes, busy_bytes, .. } = self.submissions;
+        let Submissions { first_ops, doublings, first_bytes, busy_bytes, long_ns, .. } = self.submissions;
         if recorder.bytes >= first_bytes {
             self.reap(recorder)?;
         }
         let in_flight = recorder.pending.len().min(doublings);
         let most_bytes = if in_flight == 0 { first_bytes } else { busy_bytes };
-        if recorder.ops >= first_ops << in_flight || recorder.bytes >= most_bytes {
+        let is_long = recorder.ns >= long_ns;
+        if is_long || recorder.ops >= first_ops << in_flight || recorder.bytes >= most_bytes {
             self.submit(recorder)?;
         }
         Ok(())

@@ -608,6 +608,9 @@ const MOST_BUSY_BYTES: u64 = 4 << 30;
 /// drivers end submissions that take seconds.
 const BUSY_SHARE: u64 = 32;
 
+/// A hundred times what a submission costs.
+const LONG_NS: u64 = 700_000;
+
 /// Blocking costs a GPU round trip 10 us more; on a CPU device the polling thread takes a core from the device itself.
 const GPU_POLLS: Duration = Duration::from_micros(100);
 const CPU_POLLS: Duration = Duration::from_micros(2);
@@ -618,6 +621,7 @@ fn submissions(kind: DeviceKind, memory_bytes: u64) -> Submissions {
         doublings: 3,
         first_bytes: IDLE_BYTES,
         busy_bytes: (memory_bytes / BUSY_SHARE).clamp(IDLE_BYTES, MOST_BUSY_BYTES),
+        long_ns: LONG_NS,
         polls: if kind == DeviceKind::Cpu { CPU_POLLS } else { GPU_POLLS },
     }
 }

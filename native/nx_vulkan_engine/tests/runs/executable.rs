@@ -54,6 +54,24 @@ fn counting(n: u64, steps: usize) -> Program {
     program.finish(&[last]).unwrap()
 }
 
+/// Nobody waits for it, and little is written: what counts is how long it takes.
+#[test]
+fn a_long_run_is_submitted_at_once_while_the_device_is_busy() {
+    let engine = common::engine();
+    let b = Builder::new();
+    let (x, y) = (b.input(DType::F32, &[512, 8192]), b.input(DType::F32, &[8192, 512]));
+    let product = b.dot(x, y);
+    let executable = Executable::compile(&engine, b.finish(&[product]).unwrap()).unwrap();
+    let zeros = vec![0f32; 512 * 8192];
+    let inputs = [&[512, 8192], &[8192, 512]].map(|shape| Tensor::from_slice(&engine, shape, &zeros).unwrap());
+    executable.run(&inputs, Compile::Allowed).unwrap();
+    engine.wait().unwrap();
+    let before = engine.stats().submissions;
+    let results: Vec<_> = (0..3).map(|_| executable.run(&inputs, Compile::Allowed).unwrap()).collect();
+    assert!(engine.stats().submissions - before >= 3);
+    assert_eq!(results[2][0].to_vec::<f32>(&engine).unwrap(), vec![0.0; 512 * 512]);
+}
+
 #[test]
 fn long_programs_take_little_memory_and_no_more_with_each_run() {
     let engine = common::engine();
