@@ -327,7 +327,7 @@ defmodule Nx.Vulkan.SeveralDevicesTest do
       x = tensor([1.0, 2.0, 3.0], default)
 
       message =
-        ~r/scaled\/2: expected tensors of one device, got tensors of .*device #{other}.* and .*device #{default}/
+        ~r/scaled\/2: expected tensors of .*device #{other}.*, for which it is compiled, got one of .*device #{default}/
 
       assert_raise ArgumentError, message, fn -> fun.(x, 2) end
       moving = Nx.Defn.jit(&scaled/2, compiler: Compiler, device: other, automatic_transfers: true)
@@ -391,6 +391,32 @@ defmodule Nx.Vulkan.SeveralDevicesTest do
                Compiler.explain(&Nx.exp/1, [Nx.template({8}, :f32)], device: other)
 
       assert Compiler.graph(&Nx.exp/1, [Nx.template({8}, :f32)], device: other) =~ "digraph"
+    end
+
+    test "in a callback of a function on another device run where they are asked to", %{default: default, other: other} do
+      norm = Nx.Defn.jit(&Nx.sum(Nx.multiply(&1, &1)), compiler: Compiler, device: default)
+      here = self()
+
+      told = fn x ->
+        Nx.runtime_call(Nx.template({}, :f32), x, [], fn y, [] ->
+          assert place(y) == other
+          copy = Nx.backend_copy(y, on(default))
+          send(here, {:copied, place(copy), place(norm.(copy))})
+          Nx.sum(y)
+        end)
+      end
+
+      result = Nx.Defn.jit(told, compiler: Compiler).(tensor([1.0, 2.0], other))
+      assert {place(result), Nx.to_number(result)} == {other, 3.0}
+      assert_received {:copied, ^default, ^default}
+      assert place(norm.(tensor([1.0, 2.0], default))) == default
+    end
+
+    test "don't move arguments where the option says so", %{default: default, other: other} do
+      automatic(:ok)
+      fun = Nx.Defn.jit(&scaled/2, compiler: Compiler, automatic_transfers: false)
+      {x, y} = {tensor([1.0, 2.0, 3.0], default), tensor([1.0, 2.0, 3.0], other)}
+      assert_raise ArgumentError, ~r/expected tensors of one device/, fn -> fun.(x, y) end
     end
 
     test "say where their results are", %{other: other} do
@@ -459,7 +485,7 @@ defmodule Nx.Vulkan.SeveralDevicesTest do
 
     test "starts a partition on each device", %{devices: devices, default: default} do
       kind = Enum.find(devices, &(&1.index == default)).kind
-      alike = for %{kind: ^kind, index: index} <- devices, do: index
+      alike = [default | for(%{kind: ^kind, index: index} <- devices, index != default, do: index)]
       assert Enum.map(Compiler.__partitions_options__([]), & &1[:device]) == alike
       assert [[{:device, 0} | _], [{:device, 0} | _]] = Compiler.__partitions_options__(device: 0, max_concurrency: 2)
       assert length(Compiler.__partitions_options__(max_concurrency: 2)) == 2 * length(alike)
@@ -491,6 +517,31 @@ defmodule Nx.Vulkan.SeveralDevicesTest do
       assert Enum.map(results, &Nx.to_list/1) == for(i <- 1..40, do: [[2.0 * i + 1, i + 1.0]])
       for index <- alike, do: assert(NativeV.device_stats(index).dispatches > before[index])
     end
+  end
+
+  test "clients of a serving may have tensors of any device", %{default: default, other: other} do
+    serving =
+      Nx.Serving.new(&Nx.Defn.jit(fn x -> Nx.multiply(x, 2) end, &1), compiler: Compiler, devices: [default, other])
+
+    start_supervised!(
+      {Nx.Serving, name: __MODULE__.Mixed, serving: serving, batch_size: 4, batch_timeout: 50, partitions: true}
+    )
+
+    results =
+      1..12
+      |> Enum.map(fn i ->
+        x = tensor([i, i], if(rem(i, 2) == 0, do: default, else: other))
+        Task.async(fn -> Nx.Serving.batched_run(__MODULE__.Mixed, Nx.Batch.stack([x])) end)
+      end)
+      |> Task.await_many(60_000)
+
+    assert Enum.map(results, &Nx.to_list/1) == for(i <- 1..12, do: [[2 * i, 2 * i]])
+  end
+
+  test "one element of any shape goes where it is needed", %{default: default, other: other} do
+    x = tensor([[1.0, 2.0], [3.0, 4.0]], other)
+    assert Nx.to_list(Nx.add(x, tensor([1.0], default))) == [[2.0, 3.0], [4.0, 5.0]]
+    assert place(Nx.add(Nx.vectorize(x, :rows), tensor([[1.0]], default))) == other
   end
 
   test "many processes use each device at once", %{devices: devices} do

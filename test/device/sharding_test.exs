@@ -472,7 +472,75 @@ defmodule Nx.Vulkan.ShardingTest do
     assert %{sum: %{names: [:rows], shape: {2}}, y: %{shape: {}}} = first
   end
 
+  test "containers of the same tensors are functions of their own" do
+    add = fn map -> Map.new(map, fn {key, value} -> {key, Nx.add(value, 1)} end) end
+    for key <- [:a, :b], do: assert([%{^key => _}, _] = on_mesh(add, [%{key => random({4})}], {2}, [%{0 => [0]}]))
+
+    sums = fn x, y -> {Nx.sum(Nx.stack(Tuple.to_list(x))), Nx.sum(Nx.stack(Tuple.to_list(y)))} end
+    [one, two, three] = Enum.map(1..3, &Nx.tensor/1)
+    numbers = fn args -> on_mesh(sums, args, {2}, [%{}, %{}]) |> hd() |> listed() |> Enum.map(&Nx.to_number/1) end
+    assert numbers.([{one, two}, {three}]) == [3, 3]
+    assert numbers.([{one}, {two, three}]) == [1, 5]
+  end
+
+  test "what computes nothing is cut and put together" do
+    x = random({4, 6})
+    assert check(& &1, [x], {2}, [%{0 => [0]}]) == [{2, 6}]
+    assert [piece, _] = on_mesh(& &1, [x], {2}, [%{}], output_shardings: [%{1 => [0]}])
+    assert piece.shape == {4, 3}
+    constant = fn _ -> Nx.tensor([1, 2, 3]) end
+    for result <- on_mesh(constant, [x], {2}, [%{}]), do: assert(Nx.to_list(result) == [1, 2, 3])
+  end
+
+  defn growing(x) do
+    {y, _} =
+      while {y = x, i = 0}, i < 2 do
+        {y * 1.5, i + 1}
+      end
+
+    y
+  end
+
+  test "gradients of loops that are wider than Nx says have their types" do
+    gradient = fn x -> Nx.Defn.grad(x, &Nx.sum(growing(&1))) end
+    x = Nx.tensor([1.0, 2.0], type: :f64)
+    expected = Nx.Defn.jit(gradient, compiler: Nx.Vulkan).(x)
+    [result, _] = on_mesh(gradient, [x], {2}, [%{0 => [0]}], output_shardings: [%{}])
+    assert {result.type, Nx.to_list(result)} == {expected.type, Nx.to_list(expected)}
+  end
+
+  test "along an axis of one device nothing is cut" do
+    assert exchanges(&Nx.sum/1, [random({4})], {1}, [%{0 => [0]}]) == []
+  end
+
   describe "errors" do
+    test "name the device and the tensor that are not as the others" do
+      opts = [compiler: Nx.Vulkan, devices: devices(2), input_shardings: [%{0 => [0]}]]
+      jit = Nx.Defn.shard_jit(&Nx.sum/1, mesh({2}), opts)
+      message = ~r/tensor 1 of the arguments of device 1 to be f32\[2\] as that of the others, got: /
+      assert_raise ArgumentError, message, fn -> jit.([[random({2})], [random({3})]]) end
+      assert_raise ArgumentError, ~r/got: none/, fn -> jit.([[random({2})], []]) end
+    end
+
+    test "of what devices tell each other can be rescued" do
+      opts = [compiler: Nx.Vulkan, devices: devices(2), input_shardings: [%{0 => [0]}]]
+      jit = Nx.Defn.shard_jit(&Nx.sort(&1, axis: 0), mesh({2}), opts)
+      [x, y] = [random({2}), random({2})]
+      Nx.backend_deallocate(y)
+      assert_raise Nx.Vulkan.Error, ~r/released/, fn -> jit.([[x], [y]]) end
+    end
+
+    test "of options and layouts that a mesh does not have" do
+      x = random({4, 5})
+      cut = fn -> on_mesh(&Nx.sin/1, [x], {2}, [%{0 => [0]}], output_shardings: [%{1 => [0]}]) end
+      assert_raise ArgumentError, ~r/axis 1 of \{4, 5\} can't be cut into 2 pieces/, cut
+
+      for {name, value} <- [device: 0, memory: 1, raise_on: :nan] do
+        message = ~r/a function on a mesh has no option :#{name}/
+        assert_raise ArgumentError, message, fn -> on_mesh(&Nx.sin/1, [x], {2}, [%{}], [{name, value}]) end
+      end
+    end
+
     test "tell what was expected" do
       opts = [compiler: Nx.Vulkan, devices: devices(2)]
       jit = fn fun, more -> Nx.Defn.shard_jit(fun, mesh({2}), opts ++ more) end

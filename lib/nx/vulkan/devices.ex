@@ -44,7 +44,7 @@ defmodule Nx.Vulkan.Devices do
   @spec index!(selector | nil) :: index
   def index!(nil), do: current()
 
-  def index!(selector) when is_binary(selector) or (is_integer(selector) and selector >= 0) do
+  def index!(selector) when (is_binary(selector) and selector != "") or (is_integer(selector) and selector >= 0) do
     case :persistent_term.get({__MODULE__, selector}, :unknown) do
       :unknown -> open!(selector)
       index -> index
@@ -56,15 +56,15 @@ defmodule Nx.Vulkan.Devices do
           "expected :device to be an index of Nx.Vulkan.devices/0, digits of a UUID or a part of a name, got: #{inspect(other)}"
   end
 
-  # A default device that nobody has used stays closed, and is then one of several, whichever it will be.
+  # A default device that nobody has used stays closed, unless there is no other.
   defp open!(selector) do
     name = to_string(selector)
+    if match?([_only], Enum.filter(Nx.Vulkan.devices(), & &1.usable)), do: Nx.Vulkan.init()
     opened = Telemetry.device_open(name, fn -> opened(name) end)
 
     case opened do
       {:ok, index, default?} ->
         if not default?, do: :persistent_term.put(@several, true)
-        index = if default?, do: nil, else: index
         :persistent_term.put({__MODULE__, selector}, index)
         index
 
@@ -99,14 +99,14 @@ defmodule Nx.Vulkan.Devices do
 
   @doc """
   The device of an op with these operands, of which some may be numbers or tensors of other backends: that of the first
-  tensor on a device which is no scalar, or else of the first one.
+  tensor on a device which has several elements, or else of the first one.
   """
   @spec of_operands([term]) :: index
   def of_operands(operands) do
     if several?() do
       placed = for %T{data: %B{ref: ref}} = tensor <- operands, node(ref) == node(), do: tensor
 
-      case Enum.find(placed, List.first(placed), &(&1.shape != {})) do
+      case Enum.find(placed, List.first(placed), &(Nx.size(&1.shape) > 1)) do
         nil -> current()
         %T{data: %B{ref: ref}} -> ref |> of() |> elem(0)
       end
@@ -116,13 +116,15 @@ defmodule Nx.Vulkan.Devices do
   end
 
   @doc """
-  Where an op with these tensors runs: on the device of all that are no scalars, which go wherever they are needed.
+  Where an op with these tensors runs: on the device of those of several elements. One element goes wherever it is needed.
   Where there are several, on that of most bytes if tensors move by themselves, and otherwise this raises.
   """
   @spec common!(String.t() | atom, [{reference, T.t()}], boolean) :: non_neg_integer
   def common!(what, tensors, automatic?) do
     bytes =
-      for {ref, %T{shape: shape} = tensor} <- tensors, shape != {}, do: {ref |> of() |> elem(0), Nx.byte_size(tensor)}
+      for {ref, %T{shape: shape} = tensor} <- tensors,
+          Nx.size(shape) > 1,
+          do: {ref |> of() |> elem(0), Nx.byte_size(tensor)}
 
     case Enum.uniq_by(bytes, &elem(&1, 0)) do
       [] ->
@@ -143,15 +145,31 @@ defmodule Nx.Vulkan.Devices do
 
   @spec raise_elsewhere(String.t() | atom, [non_neg_integer]) :: no_return
   defp raise_elsewhere(what, [first | _] = indices) do
-    raise ArgumentError,
-          "#{what}: expected tensors of one device, got tensors of #{Enum.map_join(indices, " and ", &name/1)}. Move them " <>
-            "by Nx.backend_transfer(tensor, {Nx.Vulkan.VulkanoBackend, device: #{first}}), or let all tensors move by " <>
-            "themselves with config :nx_vulkan, automatic_transfers: true"
+    names = Enum.map_join(indices, " and ", &name/1)
+    raise ArgumentError, "#{what}: expected tensors of one device, got tensors of #{names}. #{advice(first)}"
   end
 
   @doc "Raises, for a function that was compiled for a device has tensors of another one."
-  @spec raise_other!(String.t(), non_neg_integer, reference) :: no_return
-  def raise_other!(what, index, reference), do: raise_elsewhere(what, [index, reference |> of() |> elem(0)])
+  @spec raise_other!(String.t(), index, reference) :: no_return
+  def raise_other!(what, index, reference) do
+    index = index || default!()
+
+    raise ArgumentError,
+          "#{what}: expected tensors of #{name(index)}, for which it is compiled, got one of " <>
+            "#{reference |> of() |> elem(0) |> name()}. #{advice(index)}"
+  end
+
+  defp advice(index) do
+    "Move them by Nx.backend_transfer(tensor, {Nx.Vulkan.VulkanoBackend, device: #{index}}), or let all tensors move by " <>
+      "themselves with config :nx_vulkan, automatic_transfers: true"
+  end
+
+  defp default! do
+    case Nx.Vulkan.device_info() do
+      {:ok, %{index: index}} -> index
+      {:error, error} -> raise error
+    end
+  end
 
   @doc "A device by its name and index."
   @spec name(non_neg_integer) :: String.t()
@@ -162,9 +180,27 @@ defmodule Nx.Vulkan.Devices do
     end
   end
 
+  @automatic {__MODULE__, :automatic}
+
+  @doc "Runs `fun` where tensors of other devices move or not, whatever the configuration says; nil leaves that as it is."
+  @spec moving(boolean | nil, (-> result)) :: result when result: term
+  def moving(nil, fun), do: fun.()
+
+  def moving(automatic?, fun) do
+    before = Process.put(@automatic, automatic?)
+
+    try do
+      fun.()
+    after
+      if before == nil, do: Process.delete(@automatic), else: Process.put(@automatic, before)
+    end
+  end
+
   @doc "Whether tensors of other devices move to where they are needed."
   @spec automatic?() :: boolean
-  def automatic? do
+  def automatic?, do: Process.get(@automatic, configured?())
+
+  defp configured? do
     case Application.get_env(:nx_vulkan, :automatic_transfers, false) do
       automatic? when is_boolean(automatic?) ->
         automatic?
@@ -174,13 +210,16 @@ defmodule Nx.Vulkan.Devices do
     end
   end
 
-  @doc "The devices on which `Nx.Serving` starts a partition each: all of the kind of the default one."
+  @doc "The devices of servings and meshes that name none: all of the kind of the default one, which comes first."
   @spec partitions() :: [non_neg_integer]
   def partitions do
-    with {:ok, default} <- Nx.Vulkan.device_info() do
-      for %{usable: true, kind: kind, index: index} <- Nx.Vulkan.devices(), kind == default.kind, do: index
-    else
-      {:error, error} -> raise error
+    case Nx.Vulkan.device_info() do
+      {:ok, %{kind: kind, index: default}} ->
+        others = for %{usable: true, kind: ^kind, index: index} <- Nx.Vulkan.devices(), index != default, do: index
+        [default | others]
+
+      {:error, error} ->
+        raise error
     end
   end
 

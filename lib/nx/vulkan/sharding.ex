@@ -52,7 +52,9 @@ defmodule Nx.Vulkan.Sharding do
     mesh = Tuple.to_list(shape)
     containers = Enum.map(arguments, &tensors/1)
     layouts = Layout.arguments!(:shardings, shardings, containers, mesh)
-    for {layout, leaf} <- Enum.zip(layouts, Composite.flatten_list(containers)), do: divisible!(leaf, layout, mesh)
+
+    for {layout, leaf} <- Enum.zip(layouts, Composite.flatten_list(containers)),
+        do: Layout.divisible!(leaf, layout, mesh)
 
     for device <- 0..(Layout.devices(mesh) - 1) do
       {pieces, []} =
@@ -67,14 +69,6 @@ defmodule Nx.Vulkan.Sharding do
   end
 
   defp tensors(container), do: Composite.traverse(container, &Nx.to_tensor/1)
-
-  defp divisible!(%T{} = leaf, layout, mesh) do
-    for {size, cut, axis} <- Enum.zip([Tuple.to_list(leaf.shape), layout, 0..length(layout)]),
-        pieces = Layout.pieces(mesh, cut),
-        rem(size, pieces) != 0 do
-      raise ArgumentError, "axis #{axis} of #{inspect(leaf.shape)} can't be cut into #{pieces} pieces of one size"
-    end
-  end
 
   defp piece(leaf, layout, mesh, device) do
     layout

@@ -188,7 +188,7 @@ defmodule Nx.Vulkan.Compiler do
   # The device of a function that names none, and has no arguments that do.
   defp backend_device do
     case Nx.default_backend() do
-      {B, [device: selector]} -> Devices.index!(selector)
+      {backend, [device: selector]} when backend in [B, Nx.Vulkan.Backend] -> Devices.index!(selector)
       _other -> nil
     end
   end
@@ -398,7 +398,7 @@ defmodule Nx.Vulkan.Compiler do
     max_concurrency(opts)
     check_precision(opts)
     names = Map.keys(hooks)
-    automatic?(opts)
+    automatic(opts)
     asked = {raise_on(opts), memory(opts), device(opts)}
     cache? = option(opts, :cache, true, &is_boolean/1, "a boolean")
     {if(cache?, do: cached(key, vars, fun, names, asked), else: make(key, vars, fun, names, asked)), hooks}
@@ -412,9 +412,9 @@ defmodule Nx.Vulkan.Compiler do
     end
   end
 
-  defp automatic?(opts) do
-    option(opts, :automatic_transfers, nil, &(is_nil(&1) or is_boolean(&1)), "a boolean") || Devices.automatic?()
-  end
+  # Nil where the configuration says it.
+  defp automatic(opts),
+    do: option(opts, :automatic_transfers, nil, &(is_nil(&1) or is_boolean(&1)), "a boolean")
 
   defp memory(opts) do
     option(opts, :memory, nil, &(is_nil(&1) or (is_integer(&1) and &1 > 0)), "a positive number of bytes, or nil")
@@ -634,18 +634,27 @@ defmodule Nx.Vulkan.Compiler do
 
   ## Calling
 
-  defp call(entry(name: name, kept: kept) = entry, args, hooks, how) do
+  defp call(entry(name: name) = entry, args, hooks, how) do
     outputs =
       Telemetry.run(name, fn ->
-        references = references(args, kept, entry)
+        references = arguments(entry, args, how)
 
         with :elsewhere <- outputs(entry, references, hooks) do
           {entry, references} = together(entry, references, how)
-          outputs(entry, references, hooks)
+
+          with :elsewhere <- outputs(entry, references, hooks),
+               do: raise(ArgumentError, "#{name}: its arguments are on several devices")
         end
       end)
 
     Results.fill(entry(entry, :results), outputs)
+  end
+
+  # Arguments may be computed when they are asked for, as batches of a serving are.
+  defp arguments(entry(kept: kept) = entry, args, {opts, _again}) do
+    if opts != [] and Devices.several?(),
+      do: Devices.moving(automatic(opts), fn -> references(args, kept, entry) end),
+      else: references(args, kept, entry)
   end
 
   defp outputs(entry(constants: constants, check: check) = entry, references, hooks) do
@@ -658,7 +667,7 @@ defmodule Nx.Vulkan.Compiler do
   # The function and its arguments on one device: on that which the caller has named, or where the arguments are.
   defp together(entry(name: name, device: device) = entry, references, {opts, again}) do
     tensors = Enum.map(references, &{&1, tensor(&1)})
-    automatic? = automatic?(opts)
+    automatic? = with nil <- automatic(opts), do: Devices.automatic?()
 
     if opts[:device] do
       {entry, Enum.map(tensors, &on_device(&1, device, automatic?, name))}
@@ -678,7 +687,7 @@ defmodule Nx.Vulkan.Compiler do
   defp on_device({reference, tensor}, device, moves?, name) do
     cond do
       Devices.on?(reference, device) -> reference
-      moves? or tensor.shape == {} -> B.on_device(tensor, device).data.ref
+      moves? or Nx.size(tensor) == 1 -> B.on_device(tensor, device).data.ref
       true -> Devices.raise_other!(name, device, reference)
     end
   end

@@ -6,9 +6,9 @@ defmodule Nx.Vulkan.Compiler.Sharding do
   alias Nx.Defn.Composite
   alias Nx.Tensor, as: T
   alias Nx.Vulkan.Compiler.{Cache, Lowering, Results}
-  alias Nx.Vulkan.Compiler.Lowering.Plan
+  alias Nx.Vulkan.Compiler.Lowering.{Plan, Widening}
   alias Nx.Vulkan.Compiler.Sharding.{Exchange, Layout, Partition}
-  alias Nx.Vulkan.{Devices, NativeV}
+  alias Nx.Vulkan.{Devices, NativeV, Telemetry}
   alias Nx.Vulkan.VulkanoBackend, as: B
 
   # What a call needs: the partition with an executable for each device in place of its Programs, constants, and the
@@ -22,17 +22,21 @@ defmodule Nx.Vulkan.Compiler.Sharding do
   @spec compile({term, [bitstring]}, String.t(), Nx.Mesh.t(), [Nx.Container.t()], fun, keyword) :: struct
   def compile({function, large}, name, %{shape: shape}, vars, fun, opts) do
     mesh = Tuple.to_list(shape)
-    devices = devices!(opts[:devices], mesh, name)
-    layouts = Layout.arguments!(:input_shardings, opts[:input_shardings], vars, mesh)
-    wanted = opts[:output_shardings]
-    templates = vars |> Composite.flatten_list() |> Enum.map(&{&1.type, &1.shape, &1.names})
-
-    cache_key = {:shard_jit, function, mesh, devices, layouts, wanted, templates}
+    for option <- [:device, :memory, :raise_on], opts[option] not in [nil, []], do: without!(name, option)
+    given = for option <- [:input_shardings, :output_shardings, :devices], do: opts[option]
+    cache_key = {:shard_jit, function, mesh, given, Enum.map(vars, &Nx.to_template/1)}
 
     with nil <- Cache.get(cache_key, large) do
-      Cache.get_or_make(cache_key, large, fn -> made(name, mesh, devices, vars, {layouts, wanted}, fun) end)
+      Cache.get_or_make(cache_key, large, fn ->
+        Telemetry.compile(name, fn -> made(name, mesh, vars, given, fun) end)
+      end)
     end
   end
+
+  @spec without!(String.t(), atom) :: no_return
+  defp without!(name, option),
+    do:
+      raise(ArgumentError, "#{name}: a function on a mesh has no option #{inspect(option)}; :devices names its devices")
 
   # One for each place of the mesh. A device may stand in several.
   defp devices!(nil, mesh, name), do: counted!(Devices.partitions(), mesh, name)
@@ -52,7 +56,10 @@ defmodule Nx.Vulkan.Compiler.Sharding do
 
   ## Compiling
 
-  defp made(name, mesh, devices, vars, {layouts, wanted}, fun) do
+  defp made(name, mesh, vars, [input_shardings, output_shardings, selectors], fun) do
+    devices = devices!(selectors, mesh, name)
+    layouts = Layout.arguments!(:input_shardings, input_shardings, vars, mesh)
+
     {vars, []} =
       Composite.traverse(List.to_tuple(vars), layouts, fn %T{shape: shape} = leaf, [layout | layouts] ->
         {%{leaf | shape: shape |> Tuple.to_list() |> Layout.global(layout, mesh) |> List.to_tuple()}, layouts}
@@ -62,9 +69,9 @@ defmodule Nx.Vulkan.Compiler.Sharding do
     template = Nx.to_template(expr)
     leaves = Composite.flatten_list([vars])
     {scope, constants} = Lowering.lower(expr, leaves, [])
-    {program, used} = program!(Plan.new(scope), name)
+    {program, used} = program!(Plan.new(scope), scope, name)
     all = layouts ++ Enum.map(constants, fn constant -> constant.shape |> Tuple.to_list() |> Layout.whole() end)
-    wanted = if wanted, do: Layout.arguments!(:output_shardings, wanted, parts(template), mesh)
+    wanted = if output_shardings, do: wanted!(output_shardings, template, mesh)
     partition = Partition.new(program, Enum.map(used, &Enum.at(all, &1)), mesh, wanted)
     {arguments, captured} = Enum.split_with(used, &(&1 < length(leaves)))
 
@@ -73,27 +80,37 @@ defmodule Nx.Vulkan.Compiler.Sharding do
       mesh: mesh,
       devices: devices,
       partition: compiled(partition, devices),
-      arguments: arguments,
+      arguments: Enum.zip(arguments, Enum.map(partition.inputs, &partition.types[&1])),
       constants: for(i <- captured, do: on_all(Enum.at(constants, i - length(leaves)), devices)),
       results: Results.new(pieces(template, partition.outputs, mesh))
     }
+  end
+
+  # All pieces of a result have one size.
+  defp wanted!(shardings, template, mesh) do
+    layouts = Layout.arguments!(:output_shardings, shardings, parts(template), mesh)
+
+    for {leaf, layout} <- Enum.zip(Composite.flatten_list([template]), layouts),
+        do: Layout.divisible!(leaf, layout, mesh)
+
+    layouts
   end
 
   # What a function gives, as shardings are given for it.
   defp parts(tuple) when is_tuple(tuple), do: Tuple.to_list(tuple)
   defp parts(container), do: [container]
 
-  defp program!(%Plan{steps: [{:run, program, inputs, outputs}], outputs: outputs}, _name),
+  defp program!(%Plan{steps: [{:run, program, inputs, outputs}], outputs: outputs}, _scope, _name),
     do: {program, for([:input, i] <- inputs, do: i)}
 
-  # A function of its arguments alone.
-  defp program!(%Plan{steps: [], outputs: outputs}, name) do
-    if Enum.all?(outputs, &match?([:input, _], &1)),
-      do: raise(ArgumentError, "#{name} computes nothing"),
-      else: host!(name)
+  # What computes nothing may still be cut or put together.
+  defp program!(%Plan{steps: [], outputs: outputs}, scope, _name) do
+    used = for([:input, i] <- outputs, do: i) |> Enum.uniq()
+    places = used |> Enum.with_index() |> Map.new(fn {i, place} -> {[:input, i], [:input, place]} end)
+    {[Enum.map(used, &Enum.at(scope.inputs, &1)), [], Enum.map(outputs, &Map.fetch!(places, &1))], used}
   end
 
-  defp program!(_plan, name), do: host!(name)
+  defp program!(_plan, _scope, name), do: host!(name)
 
   defp host!(name) do
     raise Nx.Vulkan.Error,
@@ -131,8 +148,10 @@ defmodule Nx.Vulkan.Compiler.Sharding do
         %T{vectorized_axes: [_ | _] = axes}, _outputs ->
           raise ArgumentError, "expected results without vectorized axes on a mesh, got: #{inspect(axes)}"
 
-        %T{} = leaf, [{_id, [_, sizes], layout} | outputs] ->
-          {%{leaf | shape: sizes |> Layout.local(layout, mesh) |> List.to_tuple()}, outputs}
+        %T{type: type} = leaf, [{_id, [_, sizes] = given, layout} | outputs] ->
+          shape = sizes |> Layout.local(layout, mesh) |> List.to_tuple()
+          # Gradients of loops may be wider than Nx says.
+          {%{leaf | type: Widening.type(type, given), shape: shape}, outputs}
       end)
 
     template
@@ -142,22 +161,39 @@ defmodule Nx.Vulkan.Compiler.Sharding do
 
   @doc "The results of each device, of arguments of which each has its pieces."
   @spec run(struct, [[(-> T.t())]]) :: [Nx.Container.t()]
-  def run(%__MODULE__{mesh: mesh, devices: devices, partition: partition} = sharded, args_list) do
+  def run(%__MODULE__{name: name, mesh: mesh, devices: devices, partition: partition} = sharded, args_list) do
     if length(args_list) != length(devices) do
       raise ArgumentError,
-            "#{sharded.name}: expected the arguments of #{length(devices)} devices, got those of #{length(args_list)}"
+            "#{name}: expected the arguments of #{length(devices)} devices, got those of #{length(args_list)}"
     end
 
-    arguments =
-      for {args, device} <- Enum.zip(args_list, devices) do
-        Devices.within(device, fn ->
-          for i <- sharded.arguments, do: args |> Enum.at(i) |> then(& &1.()) |> B.reference_here()
-        end)
-      end
+    outputs =
+      Telemetry.run(name, fn ->
+        arguments =
+          for {{args, device}, place} <- Enum.with_index(Enum.zip(args_list, devices)) do
+            args = List.to_tuple(args)
+            Devices.within(device, fn -> for argument <- sharded.arguments, do: piece!(argument, args, place, name) end)
+          end
 
-    inputs = Enum.zip_with(arguments, & &1) ++ sharded.constants
-    outputs = outputs(partition, inputs, mesh, devices)
+        outputs(partition, Enum.zip_with(arguments, & &1) ++ sharded.constants, mesh, devices)
+      end)
+
     for references <- Enum.zip_with(outputs, & &1), do: Results.fill(sharded.results, references)
+  end
+
+  # The piece of an argument that a device has, which is as those of all others.
+  defp piece!({i, [_, sizes] = type}, args, place, name) do
+    tensor = if i < tuple_size(args), do: Nx.to_tensor(elem(args, i).())
+
+    if tensor == nil or Lowering.type(tensor) != type do
+      got = if tensor, do: inspect(Nx.to_template(tensor)), else: "none"
+
+      raise ArgumentError,
+            "#{name}: expected tensor #{i + 1} of the arguments of device #{place} to be #{hd(type)}#{inspect(sizes)} as " <>
+              "that of the others, got: #{got}"
+    end
+
+    B.reference_here(tensor)
   end
 
   # The references of a partition's results, for each a list of those of all devices.
@@ -172,20 +208,18 @@ defmodule Nx.Vulkan.Compiler.Sharding do
   end
 
   defp step({:run, executables, inputs, outputs}, values, _types, _mesh, devices) do
+    references = inputs |> Enum.map(&Map.fetch!(values, &1)) |> transposed(length(devices))
+
     results =
       devices
-      |> Enum.with_index()
-      |> Enum.map(fn {device, place} ->
-        references = for id <- inputs, do: values |> Map.fetch!(id) |> Enum.at(place)
-        executable = executables[device]
-
-        B.settle(NativeV.executable_run(executable, references), fn ->
-          NativeV.executable_run_dirty(executable, references)
-        end)
+      |> Enum.zip(references)
+      |> Enum.map(fn {device, references} -> {executables[device], references} end)
+      |> Enum.map(fn {executable, references} = call -> {NativeV.executable_run(executable, references), call} end)
+      |> Exchange.parallel(&match?({{:ok, _}, _}, &1), fn {answer, {executable, references}} ->
+        B.settle(answer, fn -> NativeV.executable_run_dirty(executable, references) end)
       end)
-      |> Enum.zip_with(& &1)
 
-    outputs |> Enum.zip(results) |> Enum.into(values)
+    outputs |> Enum.zip(transposed(results, length(outputs))) |> Enum.into(values)
   end
 
   defp step({{:gather, id, axis, mesh_axes}, [result]}, values, types, mesh, devices) do
@@ -214,6 +248,10 @@ defmodule Nx.Vulkan.Compiler.Sharding do
       do: body |> outputs(state ++ captured, mesh, devices) |> loop(captured, condition, body, mesh, devices),
       else: state
   end
+
+  # Lists of what each one has of many, from lists of what many have of each one.
+  defp transposed([], count), do: List.duplicate([], count)
+  defp transposed(lists, _count), do: Enum.zip_with(lists, & &1)
 
   # All devices have the same.
   defp true?([reference | _]), do: Nx.to_number(B.holding(Nx.template({}, :u8), reference)) != 0

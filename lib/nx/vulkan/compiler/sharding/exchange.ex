@@ -106,9 +106,28 @@ defmodule Nx.Vulkan.Compiler.Sharding.Exchange do
     |> Enum.map(&elem(&1, 1))
   end
 
-  # Copies from device to device wait; what waits for one device does not keep the others.
-  defp parallel(items, fun) do
-    items |> Enum.map(&Task.async(fn -> fun.(&1) end)) |> Task.await_many(:infinity)
+  @doc """
+  What `fun` makes of each item, at once for those that are not `quick?`: what waits for one device does not keep the
+  others. What one raises, this raises, after all have ended.
+  """
+  @spec parallel([item], (item -> boolean), (item -> result)) :: [result] when item: term, result: term
+  def parallel(items, quick? \\ fn _item -> false end, fun) do
+    items
+    |> Enum.map(&if(quick?.(&1), do: {:ok, fun.(&1)}, else: Task.async(fn -> tried(&1, fun) end)))
+    |> Enum.map(fn
+      %Task{} = task -> Task.await(task, :infinity)
+      done -> done
+    end)
+    |> Enum.map(fn
+      {:ok, result} -> result
+      {:raised, kind, reason, stacktrace} -> :erlang.raise(kind, reason, stacktrace)
+    end)
+  end
+
+  defp tried(item, fun) do
+    {:ok, fun.(item)}
+  catch
+    kind, reason -> {:raised, kind, reason, __STACKTRACE__}
   end
 
   defp there(reference, type, index) do

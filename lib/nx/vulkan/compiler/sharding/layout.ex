@@ -125,6 +125,19 @@ defmodule Nx.Vulkan.Compiler.Sharding.Layout do
             "expected axes of a mesh of #{length(mesh)} axes, got #{inspect(axes)} in #{inspect(sharding)}"
     end
 
-    axes
+    # Along an axis of one device nothing is cut.
+    Enum.reject(axes, &(Enum.at(mesh, &1) == 1))
+  end
+
+  @doc "Raises unless all pieces of a tensor have one size."
+  @spec divisible!(T.t(), t, mesh) :: :ok
+  def divisible!(%T{shape: shape}, layout, mesh) do
+    for {size, cut, axis} <- Enum.zip([Tuple.to_list(shape), layout, 0..length(layout)]),
+        pieces = pieces(mesh, cut),
+        rem(size, pieces) != 0 do
+      raise ArgumentError, "axis #{axis} of #{inspect(shape)} can't be cut into #{pieces} pieces of one size"
+    end
+
+    :ok
   end
 end
