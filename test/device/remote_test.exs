@@ -96,6 +96,7 @@ defmodule Nx.Vulkan.RemoteTest do
     end
 
     assert_raise Nx.Vulkan.Error, message, fn -> Nx.backend_deallocate(x) end
+    assert inspect(x) =~ "On a node that does not answer"
   end
 
   test "give their memory back when they are deallocated here", %{node: node} do

@@ -129,7 +129,9 @@ defmodule Nx.Vulkan.Profile do
     with printed when printed != nil <- :persistent_term.get(__MODULE__, nil),
          0 <- :atomics.exchange(printed, 1, 1) do
       try do
-        IO.puts(:stderr, table(limits: Application.get_env(:nx_vulkan, :profile_limits)))
+        limits = Application.get_env(:nx_vulkan, :profile_limits)
+        open = for %{open: true, index: index} <- Nx.Vulkan.devices(), do: index
+        for index <- open, do: IO.puts(:stderr, table(limits: limits, device: index))
       rescue
         error in Nx.Vulkan.Error -> IO.puts(:stderr, "No profile: " <> Exception.message(error))
       end

@@ -16,7 +16,9 @@ defmodule Nx.Vulkan.Remote do
     # Whole bytes of types that have less.
     part = div(@part_bytes * 8, bits)
 
-    case for(first <- 0..(limit - 1)//part, do: call(ref, :part, [tensor, first, min(part, limit - first)])) do
+    read = fn first -> call(:to_binary, ref, :part, [tensor, first, min(part, limit - first)]) end
+
+    case for(first <- 0..(limit - 1)//part, do: read.(first)) do
       [part] -> part
       parts -> :erlang.list_to_bitstring(parts)
     end
@@ -37,22 +39,26 @@ defmodule Nx.Vulkan.Remote do
 
   @doc "Gives the memory back on its node."
   @spec release(reference) :: :ok | :already_deallocated
-  def release(ref), do: call(ref, :released, [ref])
+  def release(ref), do: call(:backend_deallocate, ref, :released, [ref])
 
   @doc false
   # Runs on the node of the tensor.
   def released(ref), do: Nx.Vulkan.NativeV.tensor_release(ref)
 
-  @doc "Whether the memory was given back."
-  @spec released?(reference) :: boolean
-  def released?(ref), do: match?({:error, :released, _, _, _}, call(ref, :info, [ref]))
+  @doc "Whether the memory can be read, was given back, or is on a node that does not answer."
+  @spec state(reference) :: :there | :released | :gone
+  def state(ref) do
+    if match?({:error, :released, _, _, _}, call(:inspect, ref, :info, [ref])), do: :released, else: :there
+  rescue
+    error in Error -> if error.kind == :node_down, do: :gone, else: reraise(error, __STACKTRACE__)
+  end
 
   @doc false
   # Runs on the node of the tensor.
   def info(ref), do: Nx.Vulkan.NativeV.tensor_info(ref)
 
   # An exception of the other node is one of this call.
-  defp call(ref, function, args) do
+  defp call(op, ref, function, args) do
     :erpc.call(node(ref), __MODULE__, function, args)
   catch
     :error, {:exception, reason, stacktrace} ->
@@ -61,7 +67,7 @@ defmodule Nx.Vulkan.Remote do
     :error, {:erpc, reason} ->
       raise Error,
         kind: :node_down,
-        op: :to_binary,
+        op: op,
         message: "the tensor's memory is on #{node(ref)}, which does not answer: #{inspect(reason)}",
         details: %{node: node(ref)}
   end

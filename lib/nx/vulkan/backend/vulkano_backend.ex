@@ -188,12 +188,21 @@ defmodule Nx.Vulkan.VulkanoBackend do
     limit = if inspect_opts.limit == :infinity, do: :infinity, else: inspect_opts.limit + 1
     # Atoms are greater than numbers.
     limit = min(limit, Nx.flat_size(tensor))
-    doc = if released?(ref), do: "Deallocated", else: Nx.Backend.inspect(tensor, to_binary(tensor, limit), inspect_opts)
+
+    doc =
+      case state(ref) do
+        :there -> Nx.Backend.inspect(tensor, to_binary(tensor, limit), inspect_opts)
+        :released -> "Deallocated"
+        :gone -> "On a node that does not answer"
+      end
+
     add_backend(doc, ref)
   end
 
-  defp released?(ref) when node(ref) != node(), do: Remote.released?(ref)
-  defp released?(ref), do: match?({:error, :released, _, _, _}, NativeV.tensor_info(ref))
+  defp state(ref) when node(ref) != node(), do: Remote.state(ref)
+
+  defp state(ref),
+    do: if(match?({:error, :released, _, _, _}, NativeV.tensor_info(ref)), do: :released, else: :there)
 
   defp add_backend(doc, ref) do
     if Application.get_env(:nx_vulkan, :add_backend_on_inspect, true) do
