@@ -106,9 +106,9 @@ defmodule Nx.Vulkan.Compiler do
   require Logger
   require Record
 
-  # What a call needs: the executable on a device, or a plan of several steps with the `slots` of its inputs. `kept` says of every
-  # argument whether it is used, or is nil where all are. `constants` are references that follow the arguments. The
-  # templates of those, which only errors need, are `arguments`, as a binary, which is not copied out of the cache at
+  # What a call needs: the executable on a device, or a plan of several steps with the `slots` of its inputs. `kept` says of
+  # every argument whether it is used, or is nil where all are. `constants` are references that follow the arguments.
+  # The templates of those, which only errors need, are `arguments`, as a binary, which is not copied out of the cache at
   # every call. So is the scope in `check`, which is there where a call is to raise on NaN or infinities, with the
   # kinds and the executable that looks for them, the results that this reads, the numbers of the scope's inputs that
   # a call has, and which of these the caller has donated. A struct would be copied with its keys.

@@ -608,7 +608,7 @@ const MOST_BUSY_BYTES: u64 = 4 << 30;
 /// drivers end submissions that take seconds.
 const BUSY_SHARE: u64 = 32;
 
-/// A thousand times what a submission costs, as estimates may be a few times too long: with 0.7 ms, `x + 1` of 8192 x 8192
+/// A thousand times what a submission costs, as estimates may be a few times too long: with 0.7 ms, `x + 1` of 8192^2
 /// takes an H200 135 us, with one submission for 14 calls 128.
 const LONG_NS: u64 = 10_000_000;
 
