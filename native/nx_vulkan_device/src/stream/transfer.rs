@@ -76,13 +76,7 @@ impl Stream {
             return to.check();
         }
         if !src.block().mapped.is_null() && size <= self.pool.limits.direct_read_bytes[src.block().kind as usize] {
-            self.wait_serial(src.write_serial())?;
-            self.check_contents([src].into_iter())?;
-            // SAFETY: the range was checked against the buffer, the block is mapped, and its last write is complete and
-            // made visible to the host by the barrier that ends each submission. Nothing writes what its owner copies.
-            let bytes = unsafe {
-                std::slice::from_raw_parts(src.block().mapped.add(src_offset as usize).cast_const(), size as usize)
-            };
+            let bytes = self.written_bytes(src, src.write_serial(), src_offset, size as usize)?;
             return to.upload(dst, dst_offset, bytes);
         }
         let part = part_bytes(size as usize) as u64;
@@ -101,13 +95,7 @@ impl Stream {
         size: u64,
     ) -> Result<()> {
         let write = |(staging, serial, at): (Buffer, u64, u64)| {
-            self.wait_serial(serial)?;
-            self.check_contents([&staging].into_iter())?;
-            // SAFETY: the block is mapped and has as many bytes; the copy into them is complete, and nothing else uses
-            // the buffer, which this thread owns.
-            let chunk = unsafe {
-                std::slice::from_raw_parts(staging.block().mapped.cast_const(), staging.size_bytes() as usize)
-            };
+            let chunk = self.written_bytes(&staging, serial, 0, staging.size_bytes() as usize)?;
             to.upload(dst, dst_offset + at, chunk)?;
             to.flush().map(|_| ())
         };
@@ -132,9 +120,7 @@ impl Stream {
         let block = src.block();
         let direct = out.len() as u64 <= self.pool.limits.direct_read_bytes[block.kind as usize];
         if !block.mapped.is_null() && direct {
-            self.wait_serial(src.write_serial())?;
-            self.check_contents([src].into_iter())?;
-            self.read_mapped(src, offset, out);
+            out.copy_from_slice(self.written_bytes(src, src.write_serial(), offset, out.len())?);
             return Ok(());
         }
         let part = part_bytes(out.len());
@@ -149,23 +135,23 @@ impl Stream {
     pub fn download_soon(&self, src: &Buffer, offset: u64, out: &mut [u8]) -> Result<bool> {
         let block = src.block();
         let direct = out.len() as u64 <= self.pool.limits.direct_read_bytes[block.kind as usize];
-        if block.mapped.is_null() || !direct || !self.poll_serial(src.write_serial())? {
+        let serial = src.write_serial();
+        if block.mapped.is_null() || !direct || !self.poll_serial(serial)? {
             return Ok(false);
         }
-        self.check_contents([src].into_iter())?;
-        self.read_mapped(src, offset, out);
+        out.copy_from_slice(self.written_bytes(src, serial, offset, out.len())?);
         Ok(true)
     }
 
-    /// Copies from mapped memory whose last write is complete.
-    fn read_mapped(&self, src: &Buffer, offset: u64, out: &mut [u8]) {
+    /// Bytes of mapped memory, when the submission of that serial, the last that writes them, is complete.
+    fn written_bytes<'a>(&self, src: &'a Buffer, serial: u64, offset: u64, size: usize) -> Result<&'a [u8]> {
+        self.wait_serial(serial)?;
+        self.check_contents([src].into_iter())?;
         let block = src.block();
         debug_assert!(!block.mapped.is_null());
         // SAFETY: the range was checked against the buffer, the block is mapped, and its last write is complete and
-        // made visible to the host by the barrier that ends each submission.
-        unsafe {
-            std::ptr::copy_nonoverlapping(block.mapped.add(offset as usize), out.as_mut_ptr(), out.len());
-        }
+        // made visible to the host by the barrier that ends each submission. Nothing writes what its owner reads.
+        Ok(unsafe { std::slice::from_raw_parts(block.mapped.add(offset as usize).cast_const(), size) })
     }
 
     /// Downloads chunk by chunk: the host copies one while the device copies the next.
@@ -176,14 +162,14 @@ impl Stream {
             let serial = self.record_copy(src, at, &staging, 0, chunk.len() as u64)?;
             if let Some((staging, serial, out)) = earlier.take() {
                 self.flush()?;
-                self.read_staging(&staging, serial, out)?;
+                out.copy_from_slice(self.written_bytes(&staging, serial, 0, out.len())?);
             }
             earlier = Some((staging, serial, chunk));
         }
-        match earlier {
-            Some((staging, serial, out)) => self.read_staging(&staging, serial, out),
-            None => Ok(()),
+        if let Some((staging, serial, out)) = earlier {
+            out.copy_from_slice(self.written_bytes(&staging, serial, 0, out.len())?);
         }
+        Ok(())
     }
 
     /// Fills `size` bytes at `offset` with a word; both multiples of 4.
@@ -279,16 +265,6 @@ impl Stream {
             ring.commit(space, serial);
         }
         recorded.map(|_| ())
-    }
-
-    fn read_staging(&self, staging: &Buffer, serial: u64, out: &mut [u8]) -> Result<()> {
-        self.wait_serial(serial)?;
-        self.check_contents([staging].into_iter())?;
-        // SAFETY: the block is mapped and at least as long as `out`; the copy into it is complete.
-        unsafe {
-            std::ptr::copy_nonoverlapping(staging.block().mapped, out.as_mut_ptr(), out.len());
-        }
-        Ok(())
     }
 }
 
