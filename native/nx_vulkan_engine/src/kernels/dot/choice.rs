@@ -137,12 +137,13 @@ fn few_candidates(model: &DeviceModel, p: &Outline, sum: CType, form: Narrowing)
     // In any other case either axis may be the one that is no whole eights, and the matrix be written first.
     let in_place = [rows, p.depth].iter().all(|n| n.is_multiple_of(8));
     let before = if in_place { 0.0 } else { products.dispatch + 2.0 * matrix_bytes / products.bytes };
-    let least = accurate_splits(p, sum);
     let caps = &model.caps;
     let fits =
         |t: &MatrixTile| t.shared_bytes() <= caps.max_shared_memory_bytes && t.invocations() <= caps.max_invocations;
     for tile in MatrixTile::of_few(form.planes, vectors, first).filter(fits) {
         let teams = u64::from(tile.invocations() / 32);
+        // Each team adds up its own share.
+        let least = splits_of(p, sum, MAX_SPLIT_DEPTH * teams);
         let tiles = p.batches * rows.div_ceil(tile.rows.max(tile.columns).into());
         // Two steps at least for each team.
         let most = p.depth / (2 * teams * tile.block());
