@@ -364,7 +364,7 @@ const ATTENTION: Attention = Attention { groups: 2, least_rows: 16, least_keys: 
 /// Of lavapipe, whose compiler takes as long as a tile is large.
 const LANE_TILES: Lanes = Lanes { least_work: [(32, 1 << 23), (16, 1 << 18)], busy_groups: 8, least_results: 128 };
 
-/// A guess: a cycle gives a multiprocessor of an H100 up to 64 bytes from the second cache, and 15 are its share of memory.
+/// A guess: an H100's second cache gives a multiprocessor up to 64 bytes a cycle, and 15 are its share of memory.
 const DRAW: f64 = 2.0;
 
 /// The sums of more vectors leave no registers for what is on its way: by eight, 14336 x 4096 of bf16 takes 86 us on an

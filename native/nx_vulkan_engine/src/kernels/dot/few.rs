@@ -1,5 +1,5 @@
-//! Products of a matrix by few vectors on matrix units, by dot_few.comp: it finds operands by their axes, in place or as
-//! kernels wrote them.
+//! Products of a matrix by few vectors on matrix units, by dot_few.comp: it finds operands by their axes, in place or
+//! as kernels wrote them.
 
 use smallvec::SmallVec;
 
