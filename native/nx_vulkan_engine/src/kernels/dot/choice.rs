@@ -135,7 +135,8 @@ fn few_candidates(model: &DeviceModel, p: &Outline, sum: CType, form: Narrowing)
     }
     let matrix_bytes = (p.batches * rows * p.depth * 2) as f64;
     // In any other case either axis may be the one that is no whole eights, and the matrix be written first.
-    let in_place = [rows, p.depth].iter().all(|n| n.is_multiple_of(8));
+    let is_own = p.operands.iter().all(|&dtype| form.planes.own_type() == Some(dtype));
+    let in_place = is_own && [rows, p.depth].iter().all(|n| n.is_multiple_of(8));
     let before = if in_place { 0.0 } else { products.dispatch + 2.0 * matrix_bytes / products.bytes };
     let caps = &model.caps;
     let fits =
@@ -151,7 +152,9 @@ fn few_candidates(model: &DeviceModel, p: &Outline, sum: CType, form: Narrowing)
         let tried = tried.filter(|&splits| splits == 1 || splits * tiles <= products.most_groups);
         for splits in tried.map(|splits| splits.max(least)) {
             let groups = tiles * splits;
-            let held = (products.resident * 128 / u64::from(tile.invocations())).max(1) * model.processors;
+            // What is on its way takes a quarter of the registers.
+            let by_registers = products.resident * if tile.fetches_ahead() { 96 } else { 128 };
+            let held = (by_registers / u64::from(tile.invocations())).max(1) * model.processors;
             let steps = p.depth.div_ceil(splits).div_ceil(teams * tile.block()) as f64;
             // A step is fetched at once, or in two halves.
             let waits = steps * products.latency * if tile.fetches_ahead() { 1.0 } else { 2.0 };

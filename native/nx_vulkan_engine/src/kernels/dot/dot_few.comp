@@ -59,9 +59,15 @@ shared float parts[TEAMS * ROOM];
 #define R4 vec4
 #include "dot_store.glsl"
 
+// The first or the second element of two pairs.
+uint turned(const in uint one, const in uint other, const in uint which) {
+    return which == 0u ? (one & 0xffffu) | other << 16 : one >> 16 | (other & 0xffff0000u);
+}
+
 void main() {
     uint depth = nx_param(2u), batches = nx_param(3u), chunk = nx_param(4u), splits = nx_param(5u);
-    uint rows = VECTORS_FIRST != 0u ? nx_param(1u) : nx_param(0u), vectors = VECTORS_FIRST != 0u ? nx_param(0u) : nx_param(1u);
+    uint rows = VECTORS_FIRST != 0u ? nx_param(1u) : nx_param(0u);
+    uint vectors = VECTORS_FIRST != 0u ? nx_param(0u) : nx_param(1u);
     uint tiles_m = (rows + ROWS - 1u) / ROWS, tiles_n = (vectors + VECTORS - 1u) / VECTORS;
     uint job = nx_group();
     if (job >= tiles_m * tiles_n * batches * splits) return;
@@ -77,7 +83,8 @@ void main() {
     } else {
         at[0] = slot_matrix_free(batch, min(m0 + 8u * g, rows - 8u)) / 8u;
     }
-    [[unroll]] for (uint v = 0u; v < 2u; ++v) vector_at[v] = slot_vectors_free(batch, min(n0 + 8u * v + g, vectors - 1u)) / 8u;
+    [[unroll]] for (uint v = 0u; v < 2u; ++v)
+        vector_at[v] = slot_vectors_free(batch, min(n0 + 8u * v + g, vectors - 1u)) / 8u;
 
     Sums sums[4];
     [[unroll]] for (uint i = 0u; i < 4u; ++i) sums[i] = Sums(0.0);
@@ -91,8 +98,10 @@ void main() {
         uint line = slot_matrix_depth(eighth) / 8u; \
         [[unroll]] for (uint r = 0u; r < 8u; ++r) a[r] = slot_matrix_block(line + at[r]); \
     } else { \
-        [[unroll]] for (uint r = 0u; r < 8u; ++r) \
-            a[r] = slot_matrix_block(slot_matrix_depth(ENDS_EARLY != 0u ? min(k + r, depth - 1u) : k + r) / 8u + at[0]); \
+        [[unroll]] for (uint r = 0u; r < 8u; ++r) { \
+            uint element = ENDS_EARLY != 0u ? min(k + r, depth - 1u) : k + r; \
+            a[r] = slot_matrix_block(slot_matrix_depth(element) / 8u + at[0]); \
+        } \
     } \
     uint vector_line = slot_vectors_depth(eighth) / 8u; \
     b[0] = slot_vectors_block(vector_line + vector_at[0]); \
@@ -107,8 +116,8 @@ void main() {
     } \
 }
 // Elements k and k + 1 of row r, of eights of rows.
-#define TURNED(a, r, k) ((r) % 2u == 0u ? (a[k][(r) / 2u] & 0xffffu) | a[(k) + 1u][(r) / 2u] << 16 : a[k][(r) / 2u] >> 16 | (a[(k) + 1u][(r) / 2u] & 0xffff0000u))
-#define HALF_OF_TURNED(a, r, k) uvec4(TURNED(a, r, k), TURNED(a, r, (k) + 2u), TURNED(a, (r) + 1u, k), TURNED(a, (r) + 1u, (k) + 2u))
+#define TURNED(a, r, k) turned(a[k][(r) / 2u], a[(k) + 1u][(r) / 2u], (r) % 2u)
+#define TURNED_ROW(a, r, k) uvec2(TURNED(a, r, k), TURNED(a, r, (k) + 2u))
 #define MULTIPLY(a, b) \
     [[unroll]] for (uint k = 0u; k < 2u; ++k) { \
         uvec4 of_vectors = HALF(b[0], b[1], k); \
@@ -119,7 +128,7 @@ void main() {
             if (MATRIX_ALONG_K != 0u) { \
                 held = HALF(a[2u * i], a[2u * i + 1u], k); \
             } else { \
-                held = HALF_OF_TURNED(a, 2u * i, 4u * k); \
+                held = uvec4(TURNED_ROW(a, 2u * i, 4u * k), TURNED_ROW(a, 2u * i + 1u, 4u * k)); \
             } \
             MatrixA x; \
             HOLD(x, held) \
@@ -171,7 +180,8 @@ void main() {
         barrier();
         if (id < 128u) {
             // Four neighbours of the results: of a vector, where vectors are rows of the product, else of a row.
-            uint row = VECTORS_FIRST != 0u ? id % 8u * 4u : id / 4u, vector = VECTORS_FIRST != 0u ? id / 8u : id % 4u * 4u;
+            uint row = VECTORS_FIRST != 0u ? id % 8u * 4u : id / 4u;
+            uint vector = VECTORS_FIRST != 0u ? id / 8u : id % 4u * 4u;
             uint places[4];
             [[unroll]] for (uint j = 0u; j < 4u; ++j) {
                 uint m = VECTORS_FIRST != 0u ? row + j : row, n = VECTORS_FIRST != 0u ? vector : vector + j;
