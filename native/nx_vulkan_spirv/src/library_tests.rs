@@ -89,6 +89,7 @@ impl Interpreter {
                 Op::FDiv => (f[0] / f[1]).to_bits().wrapping_add_signed(self.off),
                 Op::FNegate => (-f[0]).to_bits(),
                 Op::UGreaterThanEqual => u32::from(u[0] >= u[1]),
+                Op::LogicalAnd => u32::from(u[0] != 0 && u[1] != 0),
                 Op::LogicalOr => u32::from(u[0] != 0 || u[1] != 0),
                 Op::LogicalNotEqual => u32::from(u[0] != u[1]),
                 Op::UGreaterThan => u32::from(u[0] > u[1]),
@@ -236,6 +237,21 @@ fn functions_of_bf16_give_the_nearest_one_for_every_bf16() {
             assert!(count > 33_500, "{name} holds for {count}");
         }
     }
+}
+
+#[test]
+fn exp_of_f16_is_that_of_f32() {
+    let interpreter = Interpreter { flushes: true, ..Interpreter::new() };
+    let mut count = 0;
+    for x in (0..=u16::MAX).map(|bits| f16::from_bits(bits).to_f32()) {
+        let rare = interpreter.call(interpreter.library.find("nx_exp_f16_rare").unwrap(), &[vec![x.to_bits()]]);
+        if rare[0] == 0 {
+            let (got, want) = (interpreter.run("nx_exp_f16_hot", [x]), f64::from(x).exp());
+            assert!(error_ulp(f16::from_f32(got).to_f32(), f16::from_f64(want).to_f64()) == 0.0, "{x:e}: {got:e}");
+            count += 1;
+        }
+    }
+    assert!(count > 45_000, "{count}");
 }
 
 #[test]

@@ -50,11 +50,10 @@ const F16: [i32; 2] = [-100, 100];
 /// From here on arguments of `nx_erf_bf16_hot` and `nx_tanh_bf16_hot` are not rare: 1e-30 is less.
 const SMALLEST: i32 = -99;
 
-/// Results of `nx_exp_bf16_hot` and `nx_sigmoid_bf16_hot` of what is not rare.
+/// Results of `nx_exp_bf16_hot`, `nx_sigmoid_bf16_hot` and `nx_exp_f16_hot` of what is not rare.
 const EXP: [i32; 2] = [-80, 80];
 const SIGMOID: [i32; 2] = [-126, 0];
-/// Of `nx_exp_f32_hot`.
-const EXP_F32: [i32; 2] = [-126, 126];
+const EXP_F16: [i32; 2] = [-26, 18];
 /// Numbers that are no less than f16 can be, and that round to none above its range.
 const WITHIN_F16: [i32; 2] = [-24, 15];
 
@@ -136,15 +135,15 @@ fn digits(dtype: DType) -> i32 {
     }
 }
 
-/// Of what hot twins give of arguments that are not rare: of bf16 those of its own functions, else those of f32.
+/// Of what hot twins of a narrow type's own functions give of arguments that are not rare.
 fn of_function(op: Unary, dtype: DType) -> Option<Magnitude> {
     let [low, high] = match (op, dtype) {
         (Unary::Exp, DType::Bf16) => EXP,
         (Unary::Sigmoid, DType::Bf16) => SIGMOID,
-        (Unary::Exp, _) => EXP_F32,
+        (Unary::Exp, DType::F16) => EXP_F16,
         _ => return None,
     };
-    Some(Magnitude { low, high, is_some: true, is_unsigned: true })
+    Some(Magnitude { low, high, is_some: op == Unary::Sigmoid, is_unsigned: true })
 }
 
 /// Of an op's result, by those of its operands and their digits, before it is rounded.
@@ -417,13 +416,16 @@ mod tests {
                     (value, of_result(Elementwise::Binary(op), &[known, other], &[8, 8]))
                 } else {
                     let op = unary[random(&mut seed) as usize % unary.len()];
-                    let is_rare = op == Unary::Exp && x.abs() >= 55.0 || op == Unary::Sigmoid && x <= -87.0;
+                    let is_rare = op == Unary::Exp && (-93.0..=-55.0).contains(&x)
+                        || op == Unary::Exp && x >= 55.0
+                        || op == Unary::Sigmoid && x <= -87.0;
                     let value = match op {
                         Unary::Negate => -x,
                         Unary::Abs => x.abs(),
                         Unary::Erf => libm::erf(x.into()) as f32,
                         Unary::Tanh => x.tanh(),
                         Unary::Sqrt => x.sqrt(),
+                        Unary::Exp if x < -93.0 => 0.0,
                         Unary::Exp => x.exp(),
                         _ => 1.0 / (1.0 + (-x).exp()),
                     };

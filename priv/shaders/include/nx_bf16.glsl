@@ -1,6 +1,6 @@
-// Functions of bf16 as bf16, in f32: the bf16 nearest to what they give is the one nearest to the exact value, for each
-// of the 65,536 arguments. There are no others, so polynomials need only lead into the right interval: their
-// coefficients solve the linear program of all of these. For devices whose fma rounds once.
+// Functions of bf16 as bf16, in f32, and exp of f16. The bf16 nearest to what they give is the one nearest to the exact
+// value, for each of the 65,536 arguments. There are no others, so polynomials need only lead into the right interval:
+// their coefficients solve the linear program of all of these. For devices whose fma rounds once.
 #ifndef NX_BF16_GLSL
 #define NX_BF16_GLSL
 #include "nx_f32_erf.glsl"
@@ -47,8 +47,8 @@ float nx_tanh_bf16_hot(const in float x) {
 float nx_erf_bf16(const in float x) { return nx_erf_bf16_rare(x) ? nx_erf_f32(x) : nx_erf_bf16_hot(x); }
 float nx_tanh_bf16(const in float x) { return nx_tanh_bf16_rare(x) ? nx_tanh_f32(x) : nx_tanh_bf16_hot(x); }
 
-// exp(x) for |x| < 55, so that it is within 2^-80 and 2^80.
-float nx_exp_bf16_hot(const in float x) {
+// exp(x) for |x| < 87.
+float nx_exp_within_bf16(const in float x) {
     // As in nx_exp_f32_hot.
     float t = fma(x, 1.44269504f, 12582912.0f);
     float r = fma(x, 1.44269504f, 12582912.0f - t);
@@ -59,16 +59,36 @@ float nx_exp_bf16_hot(const in float x) {
     return uintBitsToFloat(floatBitsToUint(q) + (floatBitsToUint(t) << 23));
 }
 
-bool nx_exp_bf16_rare(const in float x) { return !(abs(x) < 55.0f); }
+// exp(x) for |x| < 55, so that it is within 2^-80 and 2^80, and below -93, where half of the least bf16 is more: what
+// masks leave out is 0.
+float nx_exp_bf16_hot(const in float x) {
+    float number = nx_exp_within_bf16(x);
+    return x < -93.0f ? 0.0f : number;
+}
+
+bool nx_exp_bf16_rare(const in float x) {
+    bool beyond = !(abs(x) < 55.0f), some = !(x < -93.0f);
+    return beyond && some;
+}
 
 float nx_exp_bf16(const in float x) { return nx_exp_bf16_rare(x) ? nx_exp_f32(x) : nx_exp_bf16_hot(x); }
+
+// That of f16 is the one of f32, and 0 below -18, where half of the least f16 is more.
+float nx_exp_f16_hot(const in float x) {
+    float number = nx_exp_f32_hot(x);
+    return x < -18.0f ? 0.0f : number;
+}
+
+bool nx_exp_f16_rare(const in float x) { return !(x < 12.0f); }
+
+float nx_exp_f16(const in float x) { return nx_exp_f32(x); }
 
 // Where the result is near denormal ones, and NaN.
 bool nx_sigmoid_bf16_rare(const in float x) { return !(x > -87.0f); }
 
 // The exponential serves as well where it is a part of the quotient, which may be 5 ulp off.
 float nx_sigmoid_bf16_hot(const in float x) {
-    float e = nx_exp_bf16_hot(-min(abs(x), 87.0f));
+    float e = nx_exp_within_bf16(-min(abs(x), 87.0f));
     float g = nx_rough_divide_f32(1.0f, e + 1.0f);
     float below = e * g;
     return x < 0.0f ? below : g;

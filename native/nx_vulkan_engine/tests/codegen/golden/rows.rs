@@ -5,15 +5,39 @@ use nx_vulkan_ir::DType;
 use nx_vulkan_ir::program::fused::{Computed, Made};
 use nx_vulkan_ir::program::step::{Ref, Step};
 use nx_vulkan_ir::program::{Binary, Reduction, Unary};
+use nx_vulkan_spirv::modes::FloatModes;
 
-use super::{Kernels, ROUNDED, binary, unary};
+use super::{Kernels, MODES, ROUNDED, binary, unary};
 
 fn computed(step: Step, row: bool, phase: u32) -> Computed {
     Computed { made: Made::Step(step), row, phase }
 }
 
-fn reduced(reduction: Reduction, of: Ref, phase: u32) -> Computed {
-    Computed { made: Made::Reduction { reduction, tie_high: false, of, out: DType::F32 }, row: true, phase }
+fn reduced(reduction: Reduction, of: Ref, out: DType, phase: u32) -> Computed {
+    Computed { made: Made::Reduction { reduction, tie_high: false, of, out }, row: true, phase }
+}
+
+fn softmax(dtype: DType) -> RowsSpec {
+    let vectors = RowPort { dtype, along: Along::Vector, bounded: false };
+    RowsSpec {
+        kept_rank: 1,
+        row_rank: 1,
+        inputs: vec![vectors],
+        values: vec![
+            reduced(Reduction::Max, Ref::Input(0), dtype, 1),
+            computed(binary(Binary::Subtract, Ref::Input(0), Ref::Result(0), dtype), false, 1),
+            computed(unary(Unary::Exp, Ref::Result(1), dtype), false, 1),
+            reduced(Reduction::Sum, Ref::Result(2), dtype, 2),
+            computed(binary(Binary::Divide, Ref::Result(2), Ref::Result(3), dtype), false, 2),
+        ],
+        outputs: vec![(Ref::Result(4), vectors)],
+        width: 4,
+        items: 1,
+        team: 128,
+        columns: false,
+        full: false,
+        exact: false,
+    }
 }
 
 #[test]
@@ -26,7 +50,7 @@ fn rows() {
         row_rank: 1,
         inputs: vec![f32s(Along::Vector)],
         values: vec![
-            reduced(Reduction::Sum, Ref::Input(0), 1),
+            reduced(Reduction::Sum, Ref::Input(0), DType::F32, 1),
             computed(
                 binary(
                     Binary::Multiply,
@@ -59,25 +83,9 @@ fn rows() {
         ..centred
     };
     kernels.add("centred_columns", |l, m| columns.generate(l, m));
-    let softmax = RowsSpec {
-        kept_rank: 1,
-        row_rank: 1,
-        inputs: vec![f32s(Along::Vector)],
-        values: vec![
-            reduced(Reduction::Max, Ref::Input(0), 1),
-            computed(binary(Binary::Subtract, Ref::Input(0), Ref::Result(0), DType::F32), false, 1),
-            computed(unary(Unary::Exp, Ref::Result(1), DType::F32), false, 1),
-            reduced(Reduction::Sum, Ref::Result(2), 2),
-            computed(binary(Binary::Divide, Ref::Result(2), Ref::Result(3), DType::F32), false, 2),
-        ],
-        outputs: vec![(Ref::Result(4), f32s(Along::Vector))],
-        width: 4,
-        items: 1,
-        team: 128,
-        columns: false,
-        full: false,
-        exact: false,
-    };
-    kernels.add_for("softmax", ROUNDED, |l, m| softmax.generate(l, m));
+    kernels.add_for("softmax", ROUNDED, |l, m| softmax(DType::F32).generate(l, m));
+    // By short forms, and again where something is rare.
+    let short = FloatModes { nearest: true, fused: true, ..MODES };
+    kernels.add_for("softmax_bf16", short, |l, m| softmax(DType::Bf16).generate(l, m));
     kernels.compare();
 }
