@@ -4,7 +4,7 @@
 
 mod attention;
 mod call;
-mod constant;
+pub(crate) mod constant;
 mod control;
 mod conv;
 mod copies;

@@ -171,3 +171,57 @@ fn windows_beyond_an_image_have_the_bits_of_a_copy() {
         common::assert_valid(&engine);
     }
 }
+
+/// For measurements: times of kernels, and of one convolution after the other.
+#[test]
+#[ignore = "a measurement"]
+fn times() {
+    let form = std::env::var("NX_VULKAN_BORDER").unwrap_or_default();
+    let pads = |n: i64| [(n, n), (n, n)];
+    let shapes = [
+        Case::new("64 x 56 x 56 x 64 to 64", &[64, 56, 56, 64], &[3, 3, 64, 64], &pads(1), |_| ()),
+        Case::new("64 x 28 x 28 x 128 to 128", &[64, 28, 28, 128], &[3, 3, 128, 128], &pads(1), |_| ()),
+        Case::new("64 x 14 x 14 x 256 to 256", &[64, 14, 14, 256], &[3, 3, 256, 256], &pads(1), |_| ()),
+        Case::new("16 x 128 x 128 x 64 to 64", &[16, 128, 128, 64], &[3, 3, 64, 64], &pads(1), |_| ()),
+        Case::new("64 x 56 x 56 x 64 to 128 by 2", &[64, 56, 56, 64], &[3, 3, 64, 128], &pads(1), |c| {
+            c.strides = [2, 2].into_iter().collect();
+        }),
+        Case::new("16 x 64 x 64 x 32 to 64, 5 x 5", &[16, 64, 64, 32], &[5, 5, 32, 64], &pads(2), |_| ()),
+        Case::new("filters first, 64 x 56 x 56 x 64 to 64", &[64, 56, 56, 64], &[3, 3, 64, 64], &pads(1), |c| {
+            c.output_axes = [0, 1, 2, 3].into_iter().collect();
+        }),
+        Case::new("no padding, 64 x 58 x 58 x 64 to 64", &[64, 58, 58, 64], &[3, 3, 64, 64], &pads(0), |_| ()),
+    ];
+    let options = nx_vulkan_engine::Options { statistics: true, cache_dir: None, ..common::options() };
+    let engine = Engine::open_with(&options).unwrap();
+    for case in shapes {
+        let random = |shape: &[u64]| {
+            let mut random = Random(7);
+            (0..shape.iter().product()).map(move |_| f16::from_f64(random.uniform() - 0.5).to_bits())
+        };
+        let x = upload(&engine, DType::F16, &case.input, random(&case.input));
+        let kernel = upload(&engine, DType::F16, &case.kernel, random(&case.kernel));
+        let out = Type::new(DType::F16, &case.output());
+        let op = Op::Conv(Box::new(case.conv.clone()));
+        let run = |count: u32| {
+            let start = std::time::Instant::now();
+            for _ in 0..count {
+                eager::run(&engine, &op, &[x.clone(), kernel.clone()], &out, Compile::Allowed).unwrap();
+            }
+            engine.wait().unwrap();
+            start.elapsed().as_secs_f64() * 1e6 / f64::from(count)
+        };
+        run(50);
+        let mut times: Vec<f64> = (0..9).map(|_| run(100)).collect();
+        times.sort_by(f64::total_cmp);
+        engine.start_profile().unwrap();
+        engine.reset_profile().unwrap();
+        run(50);
+        println!("form {form:?}, {}: {:.1} us\n{}", case.name, times[4], engine.profile().unwrap());
+        engine.stop_profile().unwrap();
+        engine.reset_profile().unwrap();
+    }
+    for pipeline in engine.pipelines().iter().filter(|pipeline| pipeline.name().contains("matrix_")) {
+        println!("{}: {:?}", pipeline.name(), pipeline.statistics());
+    }
+}
