@@ -403,14 +403,6 @@ pub fn declare_blocks_read_only(linker: &mut Linker<'_>) {
     linker.declare_read_only(block, 16);
 }
 
-/// Loads block `index` of 16 bytes of the array at one parameter word if that `is_inside`, else the block at another.
-pub fn load_block_or(code: &mut Code<'_, '_>, addresses: [u32; 2], index: Word, is_inside: Word) -> Result<Word> {
-    let [array, other] = [code.address(addresses[0])?, code.address(addresses[1])?];
-    let word = code.linker.type_uint(32);
-    let block = code.linker.type_vector(word, 4);
-    Ok(code.load_or(array, other, block, 16, index, is_inside))
-}
-
 /// Stores four words as block `index` of 16 bytes, in a kernel whose other blocks may be declared to be read alone.
 pub fn store_block(code: &mut Code<'_, '_>, address: u32, index: Word, words: Word) -> Result<()> {
     let array = code.address(address)?;

@@ -107,28 +107,6 @@ impl Code<'_, '_> {
         self.load_at(array.low, array.high, element, stride, index, stride)
     }
 
-    /// Loads element `index` of the array at an address where that `is_inside`, else the first one at another.
-    pub fn load_or(
-        &mut self,
-        array: Address,
-        other: Address,
-        element: Word,
-        stride: u32,
-        index: Word,
-        is_inside: Word,
-    ) -> Word {
-        let zero = self.linker.const_u32(0);
-        let own = self.pointer_at(array.low, array.high, element, stride, index);
-        let other = self.pointer_at(other.low, other.high, element, stride, zero);
-        let pointer_type = self.linker.type_pointer(StorageClass::PhysicalStorageBuffer, element);
-        let pointer = self.ids(Op::Select, pointer_type, &[is_inside, own, other]);
-        self.op(
-            Op::Load,
-            element,
-            vec![Operand::IdRef(pointer), Operand::MemoryAccess(MemoryAccess::ALIGNED), Operand::LiteralBit32(stride)],
-        )
-    }
-
     /// Stores `value` as element `index` of the array at an address.
     pub fn store(&mut self, array: Address, element: Word, stride: u32, index: Word, value: Word) {
         let pointer = self.pointer_at(array.low, array.high, element, stride, index);

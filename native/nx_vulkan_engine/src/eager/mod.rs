@@ -4,7 +4,7 @@
 
 mod attention;
 mod call;
-pub(crate) mod constant;
+mod constant;
 mod control;
 mod conv;
 mod copies;

@@ -182,7 +182,7 @@ fn kernels_for_matrix_units_are_valid() {
                 let axis = WindowAxis { positions: 3, dilation: 1, stride: 2 };
                 let axes = smallvec![axis, WindowAxis { dilation: 2, ..axis }];
                 let [a_ranks, b_ranks] = if second { [[0; 3], [1, 3, 3]] } else { [[1, 3, 3], [0; 3]] };
-                let border = Some(BorderSpec { second, form: if second { 10 } else { 13 }, axes });
+                let border = Some(BorderSpec { second, axes });
                 let spec = DotSpec { a_ranks, b_ranks, border, ..spec.clone() };
                 check(&format!("{spec:?}"), &as_f16(&spec.generate(library, MODES).unwrap().words));
             }

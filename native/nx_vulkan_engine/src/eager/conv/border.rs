@@ -13,9 +13,6 @@ use crate::{Result, Tensor};
 impl Convolution<'_> {
     /// Fills `output` as `run` does, where the input lies as units read it; answers whether it does.
     pub(super) fn run_with_border(&self, output: &Tensor) -> Result<bool> {
-        if std::env::var("NX_VULKAN_BORDER").is_ok_and(|form| form == "off") {
-            return Ok(false);
-        }
         let Some(input) = self.without_cut_off()? else { return Ok(false) };
         let channels = self.sizes.channels;
         let Some(border) = self.border(&input).filter(|_| channels.is_multiple_of(8)) else { return Ok(false) };

@@ -34,7 +34,6 @@ pub struct WindowAxis {
 pub struct BorderSpec {
     /// Whether it is the second operand.
     pub second: bool,
-    pub form: u32,
     pub axes: SmallVec<[WindowAxis; 3]>,
 }
 
@@ -54,11 +53,6 @@ pub struct Border {
     pub axes: SmallVec<[BorderAxis; 3]>,
 }
 
-/// For measurements: how blocks beyond the image become zeros, 4 where rows are shared out.
-fn form() -> u32 {
-    std::env::var("NX_VULKAN_BORDER").ok().and_then(|form| form.parse().ok()).unwrap_or(0)
-}
-
 impl Border {
     /// Blocks of eight elements from the first element of a window to the last one of so many channels.
     pub fn places(&self, channels: u64) -> u64 {
@@ -67,12 +61,7 @@ impl Border {
     }
 
     pub(super) fn spec(&self, second: bool) -> BorderSpec {
-        let few = self.axes.iter().map(|axis| axis.windows.positions).product::<u32>() <= 16;
-        BorderSpec {
-            second,
-            form: if few { form() } else { form() & !8 },
-            axes: self.axes.iter().map(|axis| axis.windows).collect(),
-        }
+        BorderSpec { second, axes: self.axes.iter().map(|axis| axis.windows).collect() }
     }
 
     /// What kernels want to know: by how many blocks of eight elements the first element of the first window would lie
@@ -97,16 +86,6 @@ impl BorderSpec {
         linker: &mut Linker<'_>,
         params: &mut ParamLayout,
     ) -> Result<()> {
-        linker.define("slot_block_or_zeros", |code, args| {
-            if self.form & 3 != 2 {
-                let uint = code.linker.type_uint(32);
-                let block = code.linker.type_vector(uint, 4);
-                let zero = code.linker.const_u32(0);
-                return Ok(Some(code.ids(SpirvOp::CompositeConstruct, block, &[zero; 4])));
-            }
-            let addresses = [params.address(u8::from(self.second)), params.address(2)];
-            access::load_block_or(code, addresses, arg(args, 0)?, arg(args, 1)?).map(Some)
-        })?;
         let rank = self.axes.len() as u8;
         // Axes of the kernel that are places of windows, and those that are positions in them.
         let (places, positions) = match self.second {

@@ -10,9 +10,6 @@
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
-#ifdef BORDERED
-#extension GL_KHR_shader_subgroup_shuffle : require
-#endif
 // Batched product of f16 or bf16 matrices with f32 sums on matrix units: TILE_M x TILE_N results per workgroup,
 // OWN_M x OWN_N per subgroup of 32, 64 contracted elements per step. Elements go from memory to the units without
 // shared memory and its barriers, right from operands that are contiguous along k, or from what split.comp wrote.

@@ -342,7 +342,6 @@ impl DotSpec {
     pub fn first_input(&self) -> u8 {
         match (self.tiling, self.guarded) {
             (Tiling::Vectors(VectorTile { pair: true, .. }), _) => 3,
-            (_, false) if self.border.as_ref().is_some_and(|border| border.form & 3 == 2) => FACTORS + 1,
             (_, false) => FACTORS + self.derived.as_ref().map_or(0, |derived| derived.inputs.len() as u8),
             (Tiling::Matrix(tile), true) if !tile.planes.is_in_order() => 6,
             (_, true) => 4,

@@ -12,9 +12,7 @@ use smallvec::SmallVec;
 
 use super::launch::{Choice, Instead, Matrix, MergedAxes, Outline, Product, Results, entire, launch_plain};
 use super::{Border, DotSpec, Load, MatrixTile, Planes, SplitSpec, SplitStage, Tiling, choice};
-use crate::eager::constant::constant;
 use crate::kernels::{Arguments, Compile, Place, launch, reach_of};
-use crate::program::attribute::Scalar;
 use crate::shape::{Dims, Strides};
 use crate::tuning::DeviceModel;
 use crate::{CType, DType, Engine, Error, Precision, Result, Tensor, Type, View};
@@ -452,11 +450,9 @@ impl<'a> OnUnits<'a> {
         let guard = operands.iter().filter_map(|operand| operand.largest.as_ref());
         let scales = operands.iter().filter_map(|operand| operand.scales.as_ref());
         let factors = [(a, &a_strides), (b, &b_strides)];
-        let zeros = constant(engine, Scalar::Int(0), &Type::new(DType::C128, &[]))?;
         let mut places: SmallVec<[Place<'_>; 10]> = SmallVec::new();
         places.extend(factors.map(|(operand, strides)| Place { strides, ..entire(&operand.numbers) }));
         places.extend(guard.chain(scales).map(entire));
-        places.extend(spec.border.iter().filter(|border| border.form & 3 == 2).map(|_| entire(&zeros)));
         places.extend(results.places(&strides));
         let count = (batches * rows * columns) as u32;
         let extra: SmallVec<[u32; 28]> = numbers.iter().map(|&x| x as u32).collect();

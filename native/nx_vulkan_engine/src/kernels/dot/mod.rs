@@ -111,7 +111,6 @@ impl KernelSpec for DotSpec {
         }
         if let Some(border) = &self.border {
             constants.extend([(17, u32::from(!border.second)), (18, u32::from(border.second))]);
-            constants.push((19, border.form));
         }
         if let Tiling::Matrix(tile) = self.tiling {
             match tile.planes {

@@ -23,20 +23,10 @@ layout(constant_id = 18) const uint B_BORDERED = 0u;
 uint slot_inside(const in uint row) { return row; }
 uint slot_position(const in uint k) { return k; }
 // Blocks of the image, zeros beyond it.
-layout(constant_id = 19) const uint BORDER_FORM = 0u;
-uvec4 slot_block_or_zeros(const in uint at, const in bool inside) { return uvec4(at, at, at, inside ? 1u : 0u); }
 uvec4 a_block_inside(const in uint at, const in bool inside) {
-    if ((BORDER_FORM & 3u) == 0u) return slot_a_block(inside ? at : 0u) & uvec4(inside ? ~0u : 0u);
-    if ((BORDER_FORM & 3u) == 2u) return slot_block_or_zeros(at, inside);
-    uvec4 found = uvec4(0u);
-    if (inside) found = slot_a_block(at);
-    return found;
+    return slot_a_block(inside ? at : 0u) & uvec4(inside ? ~0u : 0u);
 }
 uvec4 b_block_inside(const in uint at, const in bool inside) {
-    if ((BORDER_FORM & 3u) == 0u) return slot_b_block(inside ? at : 0u) & uvec4(inside ? ~0u : 0u);
-    if ((BORDER_FORM & 3u) == 2u) return slot_block_or_zeros(at, inside);
-    uvec4 found = uvec4(0u);
-    if (inside) found = slot_b_block(at);
-    return found;
+    return slot_b_block(inside ? at : 0u) & uvec4(inside ? ~0u : 0u);
 }
 #endif

@@ -2,20 +2,6 @@
 // where those lie behind that, as the part of main behind `first` and `end`: ROW and LINE say where a row and a slice
 // of 32 elements along k are.
 #ifdef BORDERED
-#define A_UNSHARED && (A_BORDERED == 0u || (BORDER_FORM & 4u) == 0u)
-#define B_UNSHARED && (B_BORDERED == 0u || (BORDER_FORM & 4u) == 0u)
-#define SHARE_ROWS(places, insides, count, free, first, count_of_all) { \
-    [[unroll]] for (uint i = 0u; i < count; i += 4u) { \
-        uint row = min(first + 8u * (i + t) + g, count_of_all - 1u); \
-        uint place = free(batch, row) / 8u - lead, inside = slot_inside(row); \
-        [[unroll]] for (uint p = 0u; p < 4u && i + p < count; ++p) { \
-            places[i + p] = subgroupShuffle(place, 4u * g + p); \
-            insides[i + p] = subgroupShuffle(inside, 4u * g + p); \
-        } \
-    } \
-}
-#define INSIDE(insides, r) (((BORDER_FORM & 8u) != 0u ? insides[(r) / 2u] & position << 16u * ((r) % 2u) : insides[r] & position) != 0u)
-#define PACK(insides, count) [[unroll]] for (uint i = 0u; i < count / 2u; ++i) insides[i] = insides[2u * i] | insides[2u * i + 1u] << 16u;
 // The position in the window stands beside the place.
 #define A_PLACE(k) (A_BORDERED != 0u ? slot_a_depth(k) / 8u << 5u | slot_position(k) : slot_a_depth(k) / 8u)
 #define B_PLACE(k) (B_BORDERED != 0u ? slot_b_depth(k) / 8u << 5u | slot_position(k) : slot_b_depth(k) / 8u)
@@ -23,11 +9,9 @@
     uint position = 1u << ((A_BORDERED != 0u ? a_line : b_line) & 31u); \
     if (A_BORDERED != 0u) a_line >>= 5u; \
     if (B_BORDERED != 0u) b_line >>= 5u;
-#define A_BLOCK(at, r) (A_BORDERED != 0u ? a_block_inside(at, INSIDE(a_inside, r)) : slot_a_block(at))
-#define B_BLOCK(at, r) (B_BORDERED != 0u ? b_block_inside(at, INSIDE(b_inside, r)) : slot_b_block(at))
+#define A_BLOCK(at, r) (A_BORDERED != 0u ? a_block_inside(at, (a_inside[r] & position) != 0u) : slot_a_block(at))
+#define B_BLOCK(at, r) (B_BORDERED != 0u ? b_block_inside(at, (b_inside[r] & position) != 0u) : slot_b_block(at))
 #else
-#define A_UNSHARED
-#define B_UNSHARED
 #define A_PLACE(k) slot_a_depth(k) / 8u
 #define B_PLACE(k) slot_b_depth(k) / 8u
 #define TAKE_POSITIONS(a_line, b_line)
@@ -45,35 +29,28 @@
 
     // Rows past the end repeat the last one, and are not stored.
     uint a_rows[2 * FRAGMENTS_M], b_rows[2 * FRAGMENTS_N], eights = first < end ? (end - first) * 4u : 0u;
-#ifdef BORDERED
-    uint a_inside[2 * FRAGMENTS_M], b_inside[2 * FRAGMENTS_N], lead = nx_param(20u);
-#endif
-    if (A_BY_AXES != 0u A_UNSHARED) {
+    if (A_BY_AXES != 0u) {
         [[unroll]] for (uint i = 0u; i < 2u * FRAGMENTS_M; ++i)
             a_rows[i] = slot_a_free(batch, min(m0 + own_m + 8u * i + g, rows - 1u)) / 8u;
     }
-    if (B_BY_AXES != 0u B_UNSHARED) {
+    if (B_BY_AXES != 0u) {
         [[unroll]] for (uint j = 0u; j < 2u * FRAGMENTS_N; ++j)
             b_rows[j] = slot_b_free(batch, min(n0 + own_n + 8u * j + g, columns - 1u)) / 8u;
     }
 #ifdef BORDERED
-    if (A_BORDERED != 0u && (BORDER_FORM & 4u) == 0u) {
+    uint a_inside[2 * FRAGMENTS_M], b_inside[2 * FRAGMENTS_N], lead = nx_param(20u);
+    if (A_BORDERED != 0u) {
         [[unroll]] for (uint i = 0u; i < 2u * FRAGMENTS_M; ++i) {
             a_rows[i] -= lead;
             a_inside[i] = slot_inside(min(m0 + own_m + 8u * i + g, rows - 1u));
         }
     }
-    if (B_BORDERED != 0u && (BORDER_FORM & 4u) == 0u) {
+    if (B_BORDERED != 0u) {
         [[unroll]] for (uint j = 0u; j < 2u * FRAGMENTS_N; ++j) {
             b_rows[j] -= lead;
             b_inside[j] = slot_inside(min(n0 + own_n + 8u * j + g, columns - 1u));
         }
     }
-    // The four invocations that load of a row find every fourth row each.
-    if (A_BORDERED != 0u && (BORDER_FORM & 4u) != 0u) SHARE_ROWS(a_rows, a_inside, 2u * FRAGMENTS_M, slot_a_free, m0 + own_m, rows)
-    if (B_BORDERED != 0u && (BORDER_FORM & 4u) != 0u) SHARE_ROWS(b_rows, b_inside, 2u * FRAGMENTS_N, slot_b_free, n0 + own_n, columns)
-    if (A_BORDERED != 0u && (BORDER_FORM & 8u) != 0u) PACK(a_inside, 2u * FRAGMENTS_M)
-    if (B_BORDERED != 0u && (BORDER_FORM & 8u) != 0u) PACK(b_inside, 2u * FRAGMENTS_N)
 #endif
     if (A_BY_AXES != 0u || B_BY_AXES != 0u) {
         [[dont_unroll]] for (uint e = gl_LocalInvocationID.x; e < eights; e += SUBGROUPS * 32u) {

@@ -134,7 +134,7 @@ fn products() {
     let axes = smallvec![WindowAxis { dilation: 2, ..axis }, WindowAxis { stride: 2, ..axis }];
     let bordered = DotSpec {
         a_ranks: [0, 3, 3],
-        border: Some(BorderSpec { second: false, form: 0, axes }),
+        border: Some(BorderSpec { second: false, axes }),
         tiling: Tiling::Matrix(MatrixTile { rows: 64, columns: 128, planes: Planes::OwnF16 }),
         store: Store { rank: 0, contiguous: true, by_four: true, by_eight: false },
         ..own.clone()
