@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use nx_vulkan_engine::kernels::dot::{
-    Choice, Matrix, MergedAxes, Product, Tile, Tiling, candidates, choose, estimate, lane_tiles, matrix_candidates,
-    product_as, vector_candidates,
+    Choice, Matrix, MatrixTile, MergedAxes, Product, Tile, Tiling, candidates, choose, estimate, lane_tiles,
+    matrix_candidates, product_as, vector_candidates,
 };
 use nx_vulkan_engine::{Compile, DType, Engine, Error, Tensor, Type};
 
@@ -116,7 +116,13 @@ const LARGE: &[Shape] = &[
     shape("vectors bf16 4", DType::Bf16, [14_336, 4096, 4], NN),
     shape("vectors bf16 8", DType::Bf16, [14_336, 4096, 8], NN),
     shape("vectors bf16 8 turned", DType::Bf16, [8, 4096, 14_336], NN),
+    shape("vectors bf16 8 nt", DType::Bf16, [14_336, 4096, 8], NT),
     shape("vectors bf16 16", DType::Bf16, [14_336, 4096, 16], NN),
+    shape("vectors bf16 16 nt", DType::Bf16, [14_336, 4096, 16], NT),
+    shape("vectors bf16 16 turned", DType::Bf16, [16, 4096, 14_336], NN),
+    shape("vectors bf16 16 turned nt", DType::Bf16, [16, 4096, 14_336], NT),
+    shape("vectors bf16 16 square", DType::Bf16, [16, 4096, 4096], NT),
+    shape("vectors bf16 16 long", DType::Bf16, [16, 14_336, 4096], NT),
     shape("vectors f16 1", DType::F16, [14_336, 4096, 1], NN),
     shape("vectors bf16 2048", DType::Bf16, [1, 2048, 2048], NN),
     shape("vectors bf16 8192", DType::Bf16, [1, 8192, 2048], NN),
@@ -301,6 +307,10 @@ impl Bench {
             }
             Tiling::Lanes(tile) => format!("{}x{} in lanes", tile.rows, tile.columns()),
             Tiling::Vectors(tile) => format!("{} vectors by {} rows and {} teams", tile.count, tile.rows(), tile.teams),
+            Tiling::Matrix(MatrixTile { rows, columns, teams: Some(teams), .. }) => {
+                let ahead = if teams.ahead { " ahead" } else { "" };
+                format!("{rows}x{columns} by {} teams{ahead} on matrix units", teams.count)
+            }
             Tiling::Matrix(tile) => format!("{}x{} on matrix units", tile.rows, tile.columns),
             other => format!("{other:?}"),
         };

@@ -284,13 +284,29 @@ fn to_bits(code: &mut Code<'_, '_>, element: Element, value: Word) -> Result<Wor
     }
 }
 
+/// Whether numbers are rounded to f16 by a conversion there and back that compilers can't see through.
+pub(crate) fn hides_round_trips(code: &Code<'_, '_>) -> bool {
+    let modes = code.linker.modes;
+    modes.hidden_round_trips && !modes.half_round_trips && !code.linker.bfloat16
+}
+
 /// Rounds or wraps a computed value to what its dtype can hold.
 pub fn canonical(code: &mut Code<'_, '_>, dtype: DType, value: Word) -> Result<Word> {
     if dtype.is_canonical() {
         return Ok(value);
     }
+    if dtype == DType::Bf16
+        && let Some([id, raw]) = code.round_known(value)?
+    {
+        code.narrowed.insert((id, dtype), raw);
+        return Ok(id);
+    }
     let raw = code.call(&format!("nx_store_{dtype}"), &[value])?;
     let value = match dtype {
+        DType::F16 if hides_round_trips(code) => {
+            let zero = zero_word(code)?;
+            code.call("nx_cast_f32_f16_hidden", &[value, zero])?
+        }
         // Not by way of its bits, which takes longer.
         DType::F16 | DType::Bf16 => code.call(&format!("nx_cast_f32_{dtype}"), &[value])?,
         _ => code.call(&format!("nx_load_{dtype}"), &[raw])?,

@@ -10,6 +10,7 @@ pub mod library;
 mod library_tests;
 pub mod link;
 pub mod lower;
+pub mod magnitudes;
 pub mod memory;
 pub mod modes;
 pub mod params;

@@ -492,6 +492,8 @@ impl<'l> Linker<'l> {
             reciprocals: HashMap::new(),
             shares_doubts: false,
             is_of_normal: false,
+            known: HashMap::new(),
+            assumes: false,
             rare: None,
             doubts: None,
             settles: false,

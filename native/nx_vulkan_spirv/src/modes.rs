@@ -11,6 +11,8 @@ pub struct FloatModes {
     pub exact_f64: bool,
     /// fma rounds once, in every width that the device has.
     pub fused: bool,
+    /// Sums and products of normal f32 are rounded to the nearest, so that differences of them round to bf16.
+    pub nearest: bool,
     /// fma rounds once and arithmetic keeps denormals of f32, so that sums round to f16 and bf16.
     pub kept: bool,
     /// Quotients and square roots of f32 are the rounded ones, denormal or not.
@@ -19,6 +21,8 @@ pub struct FloatModes {
     pub halves: bool,
     /// A conversion from f32 to f16 and back rounds, which some compilers take for nothing.
     pub half_round_trips: bool,
+    /// It does so where no compiler can take it for nothing.
+    pub hidden_round_trips: bool,
     /// Bytes from where an operand begins may take more than 32 bits.
     pub far: bool,
 }
@@ -30,10 +34,12 @@ impl FloatModes {
         preserve_f64: false,
         exact_f64: false,
         fused: false,
+        nearest: false,
         kept: false,
         rounded: false,
         halves: false,
         half_round_trips: false,
+        hidden_round_trips: false,
         far: false,
     };
 }

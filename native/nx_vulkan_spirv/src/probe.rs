@@ -32,6 +32,10 @@ pub enum Probe {
     HalfStored,
     /// The bits of that number as f32, by a conversion to f16 and back.
     HalfRounded,
+    /// The same where no compiler sees that it is there and back.
+    HalfRoundedHidden,
+    /// The bits of the bf16 nearest to the f32 with the bits `a`, as f32, by sums and products.
+    PlainRounded,
     /// The bits of the f16 or bf16 nearest to the f32 with the bits `a`, as f32, by sums.
     NarrowRounded(DType),
 }
@@ -63,6 +67,18 @@ pub fn generate(library: &Library, modes: FloatModes, probe: Probe, dtype: DType
                 let (uint, float) = (code.linker.type_uint(32), code.linker.type_float(32));
                 let value = code.bitcast(float, a);
                 let rounded = code.call("nx_cast_f32_f16_round_trip", &[value])?;
+                code.bitcast(uint, rounded)
+            }
+            Probe::HalfRoundedHidden | Probe::PlainRounded => {
+                let (uint, float) = (code.linker.type_uint(32), code.linker.type_float(32));
+                let value = code.bitcast(float, a);
+                let rounded = if probe == Probe::PlainRounded {
+                    code.call("nx_cast_f32_bf16_plain", &[value])?
+                } else {
+                    let zero = access::zero_word(code)?;
+                    let rounded = code.call("nx_cast_f32_f16_hidden", &[value, zero])?;
+                    code.call("nx_plain_nan_f32", &[rounded])?
+                };
                 code.bitcast(uint, rounded)
             }
             Probe::NarrowRounded(narrow) => {

@@ -8,7 +8,7 @@ use rspirv::dr::Operand;
 use rspirv::spirv::{Op as SpirvOp, Word};
 use smallvec::SmallVec;
 
-use super::access::{canonical, exact_constant, value_type};
+use super::access::{canonical, exact_constant, hides_round_trips, value_type};
 use super::link::Code;
 
 /// A value in generated code and the dtype whose element it is.
@@ -47,7 +47,7 @@ pub fn emit(code: &mut Code<'_, '_>, op: Elementwise, args: &[Value], out: DType
         (Elementwise::Binary(op), &[a, b]) => binary(code, op, a, b, out),
         // What sums rounded may be any NaN, whose bits wider types would show.
         (Elementwise::AsType, &[a])
-            if code.linker.modes.kept
+            if (code.linker.modes.kept || a.dtype == DType::F16 && hides_round_trips(code))
                 && matches!(a.dtype, DType::F16 | DType::Bf16)
                 && !out.is_integer()
                 && code.narrowed.contains_key(&(a.id, a.dtype)) =>
@@ -57,11 +57,14 @@ pub fn emit(code: &mut Code<'_, '_>, op: Elementwise, args: &[Value], out: DType
         }
         (Elementwise::AsType, &[a]) => cast(code, a, out),
         (Elementwise::Select, &[pred, a, b]) => {
-            let pred = truthy(code, pred)?;
-            let condition = is_set(code, pred);
-            let (a, b) = (cast(code, a, out)?, cast(code, b, out)?);
+            let is_one = truthy(code, pred)?;
+            let condition = is_set(code, is_one);
+            let [a, b] = [a, b].map(|x| cast(code, x, out).map(|id| Value { id, dtype: out }));
+            let (a, b) = (a?, b?);
             let ty = value_type(code, out.ctype());
-            Ok(code.ids(SpirvOp::Select, ty, &[condition, a, b]))
+            let id = code.ids(SpirvOp::Select, ty, &[condition, a.id, b.id]);
+            code.know_result(op, &[pred, a, b], id, None)?;
+            Ok(id)
         }
         (Elementwise::Clip, &[a, min, max]) => {
             // By comparisons, which are false for NaN: min takes the place of NaN.
@@ -190,14 +193,17 @@ fn binary(code: &mut Code<'_, '_>, op: Binary, a: Value, b: Value, out: DType) -
     }
     let compute = computes_in(&[a.dtype, b.dtype], out);
     let is_operand = matches!(op, Binary::Max | Binary::Min) && [a, b].iter().all(|x| x.dtype == out);
+    let operands = [a, b];
     let (a, b) = (cast(code, a, compute)?, cast(code, b, compute)?);
     let id = code.call(&format!("nx_{}_{}", op.name(), compute.ctype().name()), &[a, b])?;
+    code.know_result(Elementwise::Binary(op), &operands, id, None)?;
     if is_operand && out.is_float() { Ok(id) } else { rounded(code, id, compute, out) }
 }
 
 /// The quotient of a number that computes in f32 by a constant whose rounded reciprocal is known.
 pub fn divide_by(code: &mut Code<'_, '_>, a: Value, b: Value, reciprocal: Value, out: DType) -> Result<Word> {
     let id = code.call("nx_divide_by_f32", &[a.id, b.id, reciprocal.id])?;
+    code.know_result(Elementwise::Binary(Binary::Divide), &[a, b], id, None)?;
     rounded(code, id, DType::F32, out)
 }
 
@@ -352,11 +358,12 @@ fn unary(code: &mut Code<'_, '_>, op: Unary, a: Value, out: DType) -> Result<Wor
             let compute = computes_in(&[a.dtype], out);
             let value = cast(code, a, compute)?;
             let own = format!("nx_{}_{out}", op.name());
-            let name = match a.dtype == out && code.linker.fuses() && code.linker.has(&own) {
-                true => own,
-                false => format!("nx_{}_{}", op.name(), compute.ctype().name()),
-            };
+            let is_own = a.dtype == out && code.linker.fuses() && code.linker.has(&own);
+            let name = if is_own { own } else { format!("nx_{}_{}", op.name(), compute.ctype().name()) };
+            let before = code.rare.as_ref().map_or(0, Vec::len);
             let id = code.call(&name, &[value])?;
+            let is_rare = code.rare.as_ref().and_then(|list| list.get(before)).copied();
+            code.know_result(Elementwise::Unary(op), &[a], id, is_rare.filter(|_| is_own))?;
             let changes_sign = rule == Rule::Magnitude || op == Unary::Negate;
             let is_exact = changes_sign && a.dtype == out && out.is_float();
             if is_exact { Ok(id) } else { rounded(code, id, compute, out) }

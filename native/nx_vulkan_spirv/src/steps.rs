@@ -1,11 +1,13 @@
 //! Elementwise steps as code: values of one element, and of one element each of the vectors of an invocation.
 
+use std::collections::HashSet;
 use std::ops::RangeInclusive;
 
 use half::{bf16, f16};
+use nx_vulkan_ir::program::ops::Rule;
 use nx_vulkan_ir::program::ranges::are_of_normal;
 use nx_vulkan_ir::program::step::{Ref, Step};
-use nx_vulkan_ir::program::{Binary, Elementwise};
+use nx_vulkan_ir::program::{Binary, Elementwise, Unary};
 use nx_vulkan_ir::{CType, DType, Error, Result};
 use rspirv::spirv::Word;
 use smallvec::SmallVec;
@@ -27,6 +29,7 @@ pub fn run_steps(
     coordinates: &[Word],
 ) -> Result<SmallVec<[Value; 4]>> {
     let mut results: SmallVec<[Value; 4]> = SmallVec::new();
+    code.assumes = pays_to_assume(steps);
     let are_of_normal = if code.shares_doubts { are_of_normal(steps) } else { vec![] };
     for (k, step) in steps.iter().enumerate() {
         let find = |&r: &Ref| find(code, r, inputs, &results, linear, coordinates);
@@ -36,13 +39,37 @@ pub fn run_steps(
         code.is_of_normal = false;
         results.push(Value { id, dtype: step.out });
     }
+    code.assumes = false;
     Ok(results)
+}
+
+/// Whether steps round to bf16 more often than they read bf16, so that a test of each of these is less than they save.
+pub fn pays_to_assume<'a>(steps: impl IntoIterator<Item = &'a Step>) -> bool {
+    let rounds = |step: &&Step| {
+        step.out == DType::Bf16
+            && match step.op {
+                Elementwise::Binary(op) => !matches!(op, Binary::Max | Binary::Min),
+                Elementwise::Unary(op) => op != Unary::Negate && op.rule() == Rule::Real,
+                _ => false,
+            }
+    };
+    let (mut rounding, mut read): (usize, HashSet<Ref>) = (0, HashSet::new());
+    for step in steps.into_iter().filter(rounds) {
+        rounding += 1;
+        read.extend(step.args.iter().copied().filter(|arg| matches!(arg, Ref::Input(_))));
+    }
+    rounding > read.len()
 }
 
 /// The result of one step. Where every number of 16 bits has the same quotient by a constant as it has product with the
 /// constant's reciprocal, it is that. Where fma rounds once, and the device does not round quotients itself, others by
 /// constants of f32 take their reciprocals, too.
 pub fn emit_step(code: &mut Code<'_, '_>, step: &Step, args: &[Value]) -> Result<Word> {
+    for (arg, &value) in step.args.iter().zip(args) {
+        if let Ref::Constant(_, bits) = *arg {
+            code.know_constant(value, bits);
+        }
+    }
     let is_narrow = matches!(step.out, DType::F16 | DType::Bf16) && args.first().map(|a| a.dtype) == Some(step.out);
     if let (Elementwise::Binary(Binary::Divide), &[_, Ref::Constant(dtype, bits)], &[a, b]) =
         (step.op, &step.args[..], args)
@@ -50,7 +77,7 @@ pub fn emit_step(code: &mut Code<'_, '_>, step: &Step, args: &[Value]) -> Result
     {
         let (divisor, modes) = (f32::from_bits(bits as u32), code.linker.modes);
         let is_product = is_narrow
-            && modes.kept
+            && (modes.kept || code.is_normal_product(a, 1.0 / divisor)?)
             && *code
                 .reciprocals
                 .entry((bits as u32, step.out))
@@ -63,6 +90,7 @@ pub fn emit_step(code: &mut Code<'_, '_>, step: &Step, args: &[Value]) -> Result
             && let Some(id) = access::constant(code, CType::F32, (1.0 / divisor).to_bits().into())
         {
             let reciprocal = Value { id, dtype: DType::F32 };
+            code.know_constant(reciprocal, (1.0 / divisor).to_bits().into());
             return match is_product {
                 true => scalar::emit(code, Elementwise::Binary(Binary::Multiply), &[a, reciprocal], step.out),
                 false => scalar::divide_by(code, a, b, reciprocal, step.out),

@@ -6,9 +6,10 @@ use rspirv::dr::{Instruction, Operand};
 use rspirv::spirv::{LoopControl, MemorySemantics, Op, Scope, SelectionControl, StorageClass, Word};
 
 use super::link::{Code, label_of};
+use super::magnitudes::Known;
 
 /// What code outside a construct may use, to be restored after it: definitions inside don't reach beyond.
-type Outer = (HashMap<u32, Word>, HashMap<(u32, Word), Word>);
+type Outer = (HashMap<u32, Word>, HashMap<(u32, Word), Word>, HashMap<Word, Known>);
 
 /// An `if` whose code is being emitted.
 #[derive(Debug)]
@@ -42,11 +43,11 @@ impl Code<'_, '_> {
     }
 
     fn outer(&self) -> Outer {
-        (self.params.clone(), self.bases.clone())
+        (self.params.clone(), self.bases.clone(), self.known.clone())
     }
 
     fn restore(&mut self, outer: Outer) {
-        (self.params, self.bases) = outer;
+        (self.params, self.bases, self.known) = outer;
     }
 
     /// A variable of the function, without a value.

@@ -47,7 +47,7 @@ float nx_tanh_bf16_hot(const in float x) {
 float nx_erf_bf16(const in float x) { return nx_erf_bf16_rare(x) ? nx_erf_f32(x) : nx_erf_bf16_hot(x); }
 float nx_tanh_bf16(const in float x) { return nx_tanh_bf16_rare(x) ? nx_tanh_f32(x) : nx_tanh_bf16_hot(x); }
 
-// exp(x) for |x| < 87.
+// exp(x) for |x| < 55, so that it is within 2^-80 and 2^80.
 float nx_exp_bf16_hot(const in float x) {
     // As in nx_exp_f32_hot.
     float t = fma(x, 1.44269504f, 12582912.0f);
@@ -59,7 +59,7 @@ float nx_exp_bf16_hot(const in float x) {
     return uintBitsToFloat(floatBitsToUint(q) + (floatBitsToUint(t) << 23));
 }
 
-bool nx_exp_bf16_rare(const in float x) { return nx_exp_f32_rare(x); }
+bool nx_exp_bf16_rare(const in float x) { return !(abs(x) < 55.0f); }
 
 float nx_exp_bf16(const in float x) { return nx_exp_bf16_rare(x) ? nx_exp_f32(x) : nx_exp_bf16_hot(x); }
 

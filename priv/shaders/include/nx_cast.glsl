@@ -92,9 +92,29 @@ float nx_cast_f32_f16(const in float x) {
     return intBitsToFloat(magnitude > 0x7f800000 ? 0x7fc00000 : bits | sign);
 }
 float nx_cast_f32_bf16(const in float x) {
-    uint bits = floatBitsToUint(x);
-    uint rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) & 0xffff0000u;
+    uint bits = floatBitsToUint(x), rounded = nx_round_bits_bf16(bits) & 0xffff0000u;
     return uintBitsToFloat(bits << 1 > 0xff000000u ? 0x7fc00000u : rounded);
+}
+
+// Of zeros and numbers from 2^-126 to 2^111, by Veltkamp's splitting: what 65,537 times x has beyond x, taken from it,
+// leaves the first 8 bits of x. In the middle of two of these both differences are, too, and go to the even one.
+float nx_cast_f32_bf16_plain(const in float x) {
+    precise float large = x * 65537.0f;
+    precise float beyond = large - x;
+    precise float rounded = large - beyond;
+    return rounded;
+}
+
+// Whether a number is below 2^-40, but no zero, or above 2^36, or NaN.
+bool nx_is_extreme_f32(const in float x) {
+    uint doubled = floatBitsToUint(x) << 1;
+    bool small = doubled - 1u < 0x56ffffffu, large = doubled > 0xa3000000u;
+    return small || large;
+}
+
+// Whether a number's bits without its sign are below or above these.
+bool nx_is_beyond_f32(const in float x, const in uint low, const in uint high) {
+    return (floatBitsToUint(x) & 0x7fffffffu) - low > high - low;
 }
 
 // By sums: next to the power of two below it, a 65,536th of a number has as many bits as bf16. Most units of GPUs add

@@ -23,4 +23,9 @@ float nx_cast_f32_f16_round_trip(const in float x) {
     return (floatBitsToUint(x) & 0x7fffffffu) > 0x7f800000u ? uintBitsToFloat(0x7fc00000u) : rounded;
 }
 
+// Where they do: `zero` is 0, which no compiler knows. NaN stays some NaN.
+float nx_cast_f32_f16_hidden(const in float x, const in uint zero) {
+    return float(uint16BitsToHalf(uint16_t(uint(halfBitsToUint16(float16_t(x))) | zero)));
+}
+
 #endif

@@ -58,9 +58,12 @@ uint nx_store_f16(const in float x) {
     return m > 0x7f800000u ? 0x7e00u : rounded;
 }
 
+// The bits of the nearest bf16 in the upper half, of f32 that are no NaN. What decides in the middle of two stays in its
+// place until it is added: GPUs shift and add at once.
+uint nx_round_bits_bf16(const in uint bits) { return ((bits & 0x10000u) >> 16) + bits + 0x7fffu; }
+
 uint nx_store_bf16(const in float x) {
-    uint bits = floatBitsToUint(x);
-    uint rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+    uint bits = floatBitsToUint(x), rounded = nx_round_bits_bf16(bits) >> 16;
     return bits << 1 > 0xff000000u ? 0x7fc0u : rounded;
 }
 

@@ -34,9 +34,21 @@ impl Engine {
             // Compilers for CPUs convert one number after the other.
             let has_halves = caps.kind != DeviceKind::Cpu && caps.shader_float16 && !caps.lacks().int16;
             let halves = has_halves && self.converts_halves(modes)?;
-            let half_round_trips = halves && self.rounds_by_halves(modes)?;
+            let half_round_trips = halves && self.rounds_by_halves(modes, Probe::HalfRounded)?;
+            let hidden_round_trips =
+                halves && !half_round_trips && self.rounds_by_halves(modes, Probe::HalfRoundedHidden)?;
+            let nearest = self.rounds_to_nearest(modes)?;
             let kept = fused && caps.kind != DeviceKind::Cpu && self.rounds_by_sums(modes)?;
-            Ok::<_, Error>(FloatModes { fused, kept, rounded, halves, half_round_trips, ..modes })
+            Ok::<_, Error>(FloatModes {
+                fused,
+                nearest,
+                kept,
+                rounded,
+                halves,
+                half_round_trips,
+                hidden_round_trips,
+                ..modes
+            })
         })?;
         Ok(*modes)
     }
@@ -71,10 +83,21 @@ impl Engine {
     }
 
     /// Whether f32 that are converted to f16 and back are the nearest ones.
-    fn rounds_by_halves(&self, modes: FloatModes) -> Result<bool> {
+    fn rounds_by_halves(&self, modes: FloatModes, probe: Probe) -> Result<bool> {
         let edges = half_edges();
-        let rounded = |bits: u32, _| half_to_single(single_to_half(bits));
-        self.gives(modes, Probe::HalfRounded, &[edges.clone(), edges], rounded)
+        let rounded = |bits: u32, _| plain(half_to_single(single_to_half(bits)));
+        self.gives(modes, probe, &[edges.clone(), edges], rounded)
+    }
+
+    /// Whether differences of products round f32 to bf16 that are zeros or from 2^-126 to 2^111.
+    fn rounds_to_nearest(&self, modes: FloatModes) -> Result<bool> {
+        let is_plain = |bits: &u32| {
+            let magnitude = f32::from_bits(*bits).abs();
+            magnitude == 0.0 || (f32::MIN_POSITIVE..=2f32.powi(111)).contains(&magnitude)
+        };
+        let edges: Vec<u32> = bf16_edges().into_iter().filter(is_plain).collect();
+        let rounded = |bits: u32, _| bf16::from_f32(f32::from_bits(bits)).to_f32().to_bits();
+        self.gives(modes, Probe::PlainRounded, &[edges.clone(), edges], rounded)
     }
 
     /// Whether sums round f32 to f16 and bf16, denormals too.

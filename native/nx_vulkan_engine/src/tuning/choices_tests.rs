@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::devices::{h200, lavapipe};
 use super::{Class, DeviceModel};
-use crate::kernels::dot::{Choice, Outline, Tiling, launch_of, plain};
+use crate::kernels::dot::{Choice, MatrixTile, Outline, Tiling, launch_of, plain};
 use crate::kernels::index::Applied;
 use crate::kernels::linalg::{LinalgSpec, qr};
 use crate::kernels::{fft, map, reduce, rows, scan};
@@ -27,6 +27,9 @@ fn way(choice: Choice) -> String {
         }
         Tiling::Lanes(t) => format!("lanes{}x{}", t.rows, t.vectors),
         Tiling::Vectors(t) => format!("vectors{}x{}x{}", t.count, t.lanes, t.teams),
+        Tiling::Matrix(MatrixTile { rows, columns, teams: Some(teams), .. }) => {
+            format!("few{rows}x{columns}x{}{}", teams.count, if teams.ahead { "+" } else { "" })
+        }
         Tiling::Matrix(t) if t.planes.is_own() => format!("own{}x{}", t.rows, t.columns),
         Tiling::Matrix(t) => format!("units{}x{}", t.rows, t.planes.count()),
     };

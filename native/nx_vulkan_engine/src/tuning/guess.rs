@@ -135,6 +135,7 @@ fn gpu(caps: &Caps, class: Class) -> DeviceModel {
         result: 60.0,
         dispatch: 8000.0,
         bytes: processor.bytes * processors as f64 / processor.count as f64,
+        draw: DRAW,
         efficiency: Efficiency {
             of_128: 0.7,
             of_64: 0.75,
@@ -269,6 +270,7 @@ fn cpu(caps: &Caps) -> DeviceModel {
             result: 0.0,
             dispatch: 40_000.0,
             bytes: 8.0,
+            draw: DRAW,
             // lavapipe's tests of bounds and barriers weigh more the fewer results they serve.
             efficiency: Efficiency {
                 of_128: 1.0,
@@ -361,6 +363,9 @@ const ATTENTION: Attention = Attention { groups: 2, least_rows: 16, least_keys: 
 
 /// Of lavapipe, whose compiler takes as long as a tile is large.
 const LANE_TILES: Lanes = Lanes { least_work: [(32, 1 << 23), (16, 1 << 18)], busy_groups: 8, least_results: 128 };
+
+/// A guess: an H100's second cache gives a multiprocessor up to 64 bytes a cycle, and 15 are its share of memory.
+const DRAW: f64 = 2.0;
 
 /// The sums of more vectors leave no registers for what is on its way: by eight, 14336 x 4096 of bf16 takes 86 us on an
 /// H100 and 72 by fours, by four 41 and 44.

@@ -111,6 +111,8 @@ pub struct Products {
     pub dispatch: f64,
     /// Bytes of memory read or written per cycle, by all processors.
     pub bytes: f64,
+    /// How many times its share of those one processor reads where others are idle.
+    pub draw: f64,
     /// The share of the lanes' arithmetic that tiles reach.
     pub efficiency: Efficiency,
     /// What matrix units do.

@@ -318,3 +318,29 @@ fn splits_on_matrix_units_fill_processors_in_whole_rounds() {
         assert!((0.9..=1.0).contains(&(rounds / rounds.ceil())), "{p:?}: {rounds} rounds by {tile:?} in {splits}");
     }
 }
+
+/// Products of bf16 of the sizes that language models have, by few vectors on either side.
+#[test]
+fn few_vectors_in_narrow_types_are_given_to_units_that_take_them_as_they_are() {
+    let model = DeviceModel::of(&h200());
+    let by = |vectors: u64, [matrix, depth]: [u64; 2], first: bool, own: bool| {
+        let (rows, columns) = if first { (vectors, matrix) } else { (matrix, vectors) };
+        let p = Outline { rows, columns, depth, own: [own; 2], ..gradient_by_kernel(1, 1, 1) };
+        launch_of(&model, &p, CType::F32, false)
+    };
+    let is_few = |choice: Choice| matches!(choice.tiling, Tiling::Matrix(tile) if tile.teams.is_some());
+    for sizes in [[14_336, 4096], [4096, 14_336], [8192, 4096], [4096, 4096]] {
+        for vectors in [8, 12, 16] {
+            let [one, other] = [false, true].map(|first| by(vectors, sizes, first, true));
+            assert!(is_few(one) && is_few(other), "{sizes:?} by {vectors}: {one:?}, {other:?}");
+            let (Tiling::Matrix(tile), Tiling::Matrix(turned)) = (one.tiling, other.tiling) else { unreachable!() };
+            assert_eq!((tile.teams, one.splits), (turned.teams, other.splits));
+            assert_eq!((tile.rows, tile.columns), (turned.columns, turned.rows));
+            assert!(!is_few(by(vectors, sizes, false, false)));
+        }
+        // Two matrices share a launch by up to four vectors, and by more than 16 whole tiles are as fast.
+        assert!(![1, 4, 17, 64].into_iter().any(|vectors| is_few(by(vectors, sizes, false, true))));
+    }
+    // Such products take no units, however many vectors.
+    assert!(!is_few(by(16, [1024, 1024], false, true)));
+}

@@ -144,7 +144,8 @@ fn kernels_for_matrix_units_are_valid() {
         result: Ref::Result(0),
     };
     let load = Load { along_k: true, by_four: true };
-    for tile in Planes::ALL.into_iter().flat_map(MatrixTile::all) {
+    let few = |planes| [false, true].into_iter().flat_map(move |first| MatrixTile::of_few(planes, 9, first));
+    for tile in Planes::ALL.into_iter().flat_map(|planes| MatrixTile::all(planes).chain(few(planes))) {
         for (out, by_four, epilogue) in [
             (DType::F32, true, None),
             (DType::F16, false, None),

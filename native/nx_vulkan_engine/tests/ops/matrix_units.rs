@@ -18,6 +18,7 @@ use smallvec::smallvec;
 use crate::common;
 
 mod borders;
+mod few;
 mod own_numbers;
 mod planes;
 
@@ -233,7 +234,8 @@ fn lost_digits_are_noticed() {
 /// Every way to compute a product on matrix units.
 fn ways(planes: Planes, depth: u64) -> Vec<Choice> {
     let splits = [1, 3].into_iter().filter(|splits| depth >= 128 * splits);
-    let tiles = MatrixTile::all(planes);
+    let few = [(16, false), (8, true)].into_iter().flat_map(move |(n, first)| MatrixTile::of_few(planes, n, first));
+    let tiles = MatrixTile::all(planes).chain(few);
     splits.flat_map(|splits| tiles.clone().map(move |tile| Choice { tiling: Tiling::Matrix(tile), splits })).collect()
 }
 

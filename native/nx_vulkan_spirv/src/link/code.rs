@@ -7,6 +7,7 @@ use rspirv::dr::{Instruction, Operand};
 use rspirv::spirv::{Op, SelectionControl, Word};
 
 use super::{Linker, label_of};
+use crate::magnitudes::Known;
 use crate::modes::FloatModes;
 
 /// Code of one slot.
@@ -30,8 +31,12 @@ pub struct Code<'a, 'l> {
     pub shares_doubts: bool,
     /// Whether the operand of the function is known to be a positive normal number, so that `f_nearby_normal` serves.
     pub is_of_normal: bool,
+    /// How large values can be.
+    pub(crate) known: HashMap<Word, Known>,
+    /// Whether bf16 that are read are assumed to be so large and no larger, where hot twins are called.
+    pub assumes: bool,
     /// While hot twins are called: where each of them does not hold.
-    pub(super) rare: Option<Vec<Word>>,
+    pub(crate) rare: Option<Vec<Word>>,
     /// While functions may be computed nearly: where each of them is in doubt.
     pub(super) doubts: Option<Vec<Word>>,
     /// While functions are computed of what was in doubt: those that have an `f_near` without it.
@@ -105,16 +110,19 @@ impl Code<'_, '_> {
         let first = self.instructions.len();
         let (_, rare) = self.hot(emit)?;
         let mut used: HashSet<Word> = self.params.values().chain(self.bases.values()).copied().chain(rare).collect();
-        let mut kept = Vec::new();
+        let (mut kept, mut gone) = (Vec::new(), HashSet::new());
         for instruction in self.instructions.drain(first..).rev() {
             let needed =
                 instruction.result_id.is_none_or(|id| used.contains(&id)) || instruction.class.opcode == Op::Label;
             if needed {
                 used.extend(instruction.operands.iter().filter_map(Operand::id_ref_any));
                 kept.push(instruction);
+            } else {
+                gone.extend(instruction.result_id);
             }
         }
         self.instructions.extend(kept.into_iter().rev());
+        self.known.retain(|_, known| !known.depends_on(&gone));
         Ok(rare)
     }
 
@@ -126,9 +134,9 @@ impl Code<'_, '_> {
         let targets = [condition, merge, body].map(Operand::IdRef);
         push(Op::BranchConditional, targets.to_vec());
         self.instructions.push(label_of(body));
-        let (params, bases) = (self.params.clone(), self.bases.clone());
+        let (params, bases, known) = (self.params.clone(), self.bases.clone(), self.known.clone());
         emit(self)?;
-        (self.params, self.bases) = (params, bases);
+        (self.params, self.bases, self.known) = (params, bases, known);
         self.instructions.push(Instruction::new(Op::Branch, None, None, vec![Operand::IdRef(merge)]));
         self.instructions.push(label_of(merge));
         Ok(())

@@ -118,7 +118,59 @@ pub fn candidates(model: &DeviceModel, p: &Outline, sum: CType) -> Vec<(Tile, u6
 pub fn matrix_candidates(model: &DeviceModel, p: &Outline, sum: CType) -> Vec<(MatrixTile, u64, f64)> {
     let Some(form) = Narrowing::of(model, p, sum) else { return vec![] };
     let elements = p.batches * (p.rows + p.columns) * p.depth;
-    candidates_of(model, p, sum, form, elements)
+    let mut found = few_candidates(model, p, sum, form);
+    found.extend(candidates_of(model, p, sum, form, elements));
+    found
+}
+
+/// Tiles on matrix units for a matrix by few vectors, which take as long as it takes to read the matrix: those by more
+/// vectors than two matrices share in one launch.
+fn few_candidates(model: &DeviceModel, p: &Outline, sum: CType, form: Narrowing) -> Vec<(MatrixTile, u64, f64)> {
+    let products = &model.products;
+    let first = p.rows < p.columns;
+    let (rows, vectors) = if first { (p.columns, p.rows) } else { (p.rows, p.columns) };
+    let mut found = vec![];
+    if vectors <= VectorTile::MOST_OF_PAIR || !has_vectors(model, rows) {
+        return found;
+    }
+    let matrix_bytes = (p.batches * rows * p.depth * 2) as f64;
+    // In any other case either axis may be the one that is no whole eights, and the matrix be written first.
+    let is_own = p.operands.iter().all(|&dtype| form.planes.own_type() == Some(dtype));
+    let in_place = is_own && [rows, p.depth].iter().all(|n| n.is_multiple_of(8));
+    let before = if in_place { 0.0 } else { products.dispatch + 2.0 * matrix_bytes / products.bytes };
+    let caps = &model.caps;
+    let fits =
+        |t: &MatrixTile| t.shared_bytes() <= caps.max_shared_memory_bytes && t.invocations() <= caps.max_invocations;
+    for tile in MatrixTile::of_few(form.planes, vectors, first).filter(fits) {
+        let teams = u64::from(tile.invocations() / 32);
+        // Each team adds up its own share.
+        let least = splits_of(p, sum, MAX_SPLIT_DEPTH * teams);
+        let tiles = p.batches * rows.div_ceil(tile.rows.max(tile.columns).into());
+        // Two steps at least for each team.
+        let most = p.depth / (2 * teams * tile.block());
+        let tried = SPLITS.into_iter().filter(|&splits| splits <= most);
+        let tried = tried.filter(|&splits| splits == 1 || splits * tiles <= products.most_groups);
+        for splits in tried.map(|splits| splits.max(least)) {
+            let groups = tiles * splits;
+            // What is on its way takes a quarter of the registers.
+            let by_registers = products.resident * if tile.fetches_ahead() { 96 } else { 128 };
+            let held = (by_registers / u64::from(tile.invocations())).max(1) * model.processors;
+            let steps = p.depth.div_ceil(splits).div_ceil(teams * tile.block()) as f64;
+            // A step is fetched at once, or in two halves.
+            let waits = steps * products.latency * if tile.fetches_ahead() { 1.0 } else { 2.0 };
+            // Few processors don't draw all that memory gives.
+            let round = |count: u64| {
+                let share = products.draw * count as f64 / model.processors as f64;
+                let read = matrix_bytes * count as f64 / groups as f64;
+                waits.max(read / (products.bytes * share.min(1.0))) + 4.0 * products.latency
+            };
+            let (whole, last) = (groups / held, groups % held);
+            let rounds = whole as f64 * round(held) + if last > 0 { round(last) } else { 0.0 };
+            let partial = partial(products, splits * p.batches * p.rows * p.columns * 4, splits);
+            found.push((tile, splits, rounds + before + partial));
+        }
+    }
+    found
 }
 
 /// Tiles on matrix units that read f32 operands in place, of which memory holds so many elements, with their splits and

@@ -89,23 +89,72 @@ impl Planes {
     }
 }
 
+/// Subgroups of a tile that share out the contracted elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Teams {
+    pub count: u32,
+    /// Whether each fetches a step while it multiplies the one before.
+    pub ahead: bool,
+}
+
+impl Teams {
+    /// Those with a template, by which tiles have the same results but for their rounding.
+    const ALL: [Teams; 4] = [
+        Teams { count: 8, ahead: false },
+        Teams { count: 4, ahead: true },
+        Teams { count: 8, ahead: true },
+        Teams { count: 16, ahead: false },
+    ];
+}
+
 /// A tile of results that one workgroup computes on matrix units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MatrixTile {
     pub rows: u32,
     pub columns: u32,
     pub planes: Planes,
+    /// Of a matrix by few vectors, which are on the side that has fewer than 64.
+    pub teams: Option<Teams>,
 }
 
+/// Rows of a matrix that a tile of few vectors takes.
+const ROWS_BY_FEW: u32 = 64;
+
 impl MatrixTile {
-    /// Those with a template, the largest first.
+    /// Those with a template for products of matrices, the largest first.
     pub fn all(planes: Planes) -> impl Iterator<Item = MatrixTile> + Clone {
         let sides: &[(u32, u32)] = match planes {
             Planes::OwnF16 | Planes::OwnBf16 => &[(64, 128), (64, 64)],
             Planes::OneF16 | Planes::TwoF16 => &[(128, 128), (64, 64)],
             Planes::ThreeBf16 | Planes::OwnThreeBf16 => &[(64, 64)],
         };
-        sides.iter().map(move |&(rows, columns)| MatrixTile { rows, columns, planes })
+        sides.iter().map(move |&(rows, columns)| MatrixTile { rows, columns, planes, teams: None })
+    }
+
+    /// Those with a template for a matrix by `vectors`, which are the `first` operand or the second; none by more than
+    /// one tile takes.
+    pub fn of_few(planes: Planes, vectors: u64, first: bool) -> impl Iterator<Item = MatrixTile> + Clone {
+        let side = match vectors {
+            ..=8 => Some(8),
+            9..=16 => Some(16),
+            _ => None,
+        };
+        let side = side.filter(|_| planes.own_type().is_some());
+        let tile = move |side, teams| {
+            let (rows, columns) = if first { (side, ROWS_BY_FEW) } else { (ROWS_BY_FEW, side) };
+            MatrixTile { rows, columns, planes, teams: Some(teams) }
+        };
+        side.into_iter().flat_map(move |side| Teams::ALL.map(|teams| tile(side, teams)))
+    }
+
+    /// Whether it multiplies a matrix, the second operand, by few vectors.
+    pub fn is_vectors_first(&self) -> bool {
+        self.teams.is_some() && self.rows < self.columns
+    }
+
+    /// Vectors that a tile of few of them has room for.
+    pub(super) fn vectors(&self) -> u32 {
+        self.rows.min(self.columns)
     }
 
     /// Whether it is the largest one of its kind.
@@ -119,21 +168,35 @@ impl MatrixTile {
     }
 
     pub fn invocations(&self) -> u32 {
-        if self.rows == 128 { 256 } else { 128 }
+        match self.teams {
+            Some(teams) => 32 * teams.count,
+            None if self.rows == 128 => 256,
+            None => 128,
+        }
     }
 
     /// Whether kernels fetch a step while they multiply the one before.
     pub fn fetches_ahead(&self) -> bool {
-        !(self.planes.is_own() && (self.is_large() || self.planes.count() > 1))
+        match self.teams {
+            Some(teams) => teams.ahead,
+            None => !(self.planes.is_own() && (self.is_large() || self.planes.count() > 1)),
+        }
     }
 
-    /// Shared memory of a workgroup: a step of both operands, or 16 rows of each subgroup's results, whichever is more.
+    /// Shared memory of a workgroup: a step of both operands, or 16 rows of each subgroup's results, whichever is more;
+    /// of teams 32 rows of 16 sums of each, and four between rows.
     pub fn shared_bytes(&self) -> u32 {
-        (self.rows + self.columns) * 9 * 16
+        match self.teams {
+            Some(teams) => teams.count * 32 * 20 * 4,
+            None => (self.rows + self.columns) * 9 * 16,
+        }
     }
 
     fn template(&self, bordered: bool) -> String {
-        let MatrixTile { rows, columns, planes } = self;
+        let MatrixTile { rows, columns, planes, teams } = self;
+        if let Some(Teams { count, ahead }) = teams {
+            return format!("dot_few_{count}_{}", u32::from(*ahead));
+        }
         match (planes.is_own(), planes.count()) {
             (true, 1) if bordered => format!("dot_own_{rows}x{columns}_bordered"),
             (true, 1) => format!("dot_own_{rows}x{columns}"),
@@ -153,6 +216,7 @@ impl DotSpec {
     ) -> Result<Generated> {
         let name = &tile.template(self.border.is_some());
         let numbers = match (tile.planes.is_own(), tile.planes.count()) {
+            _ if tile.teams.is_some() => 6,
             (false, _) => 10,
             (true, 1) => 20 + self.border.as_ref().map_or(0, BorderSpec::numbers),
             (true, _) => 22,
@@ -162,14 +226,19 @@ impl DotSpec {
         if tile.planes.is_in_order() {
             access::declare_blocks_read_only(&mut linker);
         }
-        for (slot, operand) in [("slot_a_block", 0), ("slot_b_block", 1)] {
-            linker.define(slot, |code, args| {
+        let names = match (tile.teams, tile.is_vectors_first()) {
+            (None, _) => ["a", "b"],
+            (Some(_), false) => ["matrix", "vectors"],
+            (Some(_), true) => ["vectors", "matrix"],
+        };
+        for (name, operand) in names.into_iter().zip(0..) {
+            linker.define(&format!("slot_{name}_block"), |code, args| {
                 let address = params.address(operand);
                 access::load(code, address, Element::Raw(16), arg(args, 0)?).map(Some)
             })?;
         }
-        for ((name, operand), by_axes) in [("a", 0), ("b", 1)].into_iter().zip(self.by_axes()) {
-            if by_axes {
+        for ((name, operand), by_axes) in names.into_iter().zip(0..).zip(self.by_axes()) {
+            if by_axes || tile.teams.is_some() {
                 self.define_positions(&mut linker, &mut params, name, operand)?;
             }
         }

@@ -11,7 +11,7 @@ use nx_vulkan_ir::program::epilogue::matrix_min_depth;
 use smallvec::SmallVec;
 
 use super::launch::{Choice, Instead, Matrix, MergedAxes, Outline, Product, Results, entire, launch_plain};
-use super::{Border, DotSpec, Load, MatrixTile, Planes, SplitSpec, SplitStage, Tiling, choice};
+use super::{Border, DotSpec, Load, MatrixTile, Planes, SplitSpec, SplitStage, Tiling, choice, few};
 use crate::kernels::{Arguments, Compile, Place, launch, reach_of};
 use crate::shape::{Dims, Strides};
 use crate::tuning::DeviceModel;
@@ -146,7 +146,7 @@ pub struct Prepared {
     pub lies: InPlace,
     /// Numbers by which the product finds them, in uvec4: from one row or column (from 16 rows, where they lie
     /// together) to the next and from a batch to the next, or what dot_own.comp says. Where axes find them, ones, which
-    /// nothing uses.
+    /// nothing uses, or none.
     pub steps: SmallVec<[u64; 7]>,
     /// The uvec4 of one of several planes that lie one behind the other.
     pub plane: Option<u64>,
@@ -333,6 +333,7 @@ pub(super) fn launch_product(
         Instead::Nothing | Instead::Derived(_) => (None, None),
     };
     let prepared = match image.filter(|_| tile.planes == Planes::OwnThreeBf16) {
+        None if tile.teams.is_some() => few::prepare_both(engine, p, tile, form, compile)?,
         None => prepare(engine, &operands, form, chunk, compile)?,
         Some((image, second)) => {
             let planes = image.planes(engine, compile)?;
@@ -389,6 +390,7 @@ impl<'a> OnUnits<'a> {
     ) -> OnUnits<'a> {
         let [a, b] = operands;
         let axes = [(a, &p.a, true), (b, &p.b, false)].map(|(operand, m, depth_last)| match operand.lies {
+            _ if tile.teams.is_some() => few::axes(m, operand, depth_last),
             InPlace::ByAxes => m.axes(depth_last),
             InPlace::Along { .. } => Default::default(),
         });
@@ -417,6 +419,7 @@ impl<'a> OnUnits<'a> {
         own.low_b_first = columns > rows;
         // In large tiles that would take registers, and with them a workgroup from each processor.
         own.store.by_eight = !tile.is_large()
+            && tile.teams.is_none()
             && tile.planes.own_type() == Some(plain.out)
             && plain.product == plain.out
             && plain.epilogue.is_none()
@@ -429,7 +432,7 @@ impl<'a> OnUnits<'a> {
     /// Launches the kernel, of which a workgroup takes `chunk` contracted elements.
     fn launch(self, engine: &Engine, spec: DotSpec, chunk: u64, compile: Compile) -> Result<()> {
         let [rows, columns] = self.sides();
-        let OnUnits { p, operands, axes, border, results, .. } = self;
+        let OnUnits { p, tile, operands, axes, border, results } = self;
         let [a, b] = operands;
         let (depth, batches) = (p.a.depth.elements(), p.a.batch.elements());
         let tiles = spec.tiles(batches, rows, columns);
@@ -438,7 +441,8 @@ impl<'a> OnUnits<'a> {
         let far = results.is_far(engine)? || operands.iter().any(|operand| is_far(&operand.numbers));
         let kernel = engine.kernel_reaching(&spec, far, compile)?;
         let numbers = [rows, columns, depth, batches, chunk, results.splits].into_iter();
-        let steps = a.steps.iter().chain(&b.steps).copied();
+        // Tiles with teams find all by axes.
+        let steps = a.steps.iter().chain(&b.steps).copied().filter(|_| tile.teams.is_none());
         let of_border = border.map(|(border, _)| border.numbers()).unwrap_or_default();
         let numbers: SmallVec<[u64; 28]> =
             numbers.chain(steps).chain(a.plane).chain(b.plane).chain(of_border).collect();

@@ -4,6 +4,7 @@
 mod border;
 mod choice;
 mod derived;
+mod few;
 mod generate;
 mod generate_matrix;
 mod generate_vectors;
@@ -32,7 +33,7 @@ pub use choice::{candidates, choose, estimate, lane_tiles, matrix_candidates, pl
 pub(crate) use choice::{in_place, pays_in_place};
 pub use derived::{DerivedSpec, Span, Spread};
 pub use generate::{Access, DotSpec, EpilogueSpec, LANES, LaneTile, Load, Store, Tile, Tiling};
-pub use generate_matrix::{Bounds, MatrixTile, Planes, SplitSpec, SplitStage};
+pub use generate_matrix::{Bounds, MatrixTile, Planes, SplitSpec, SplitStage, Teams};
 pub use generate_vectors::VectorTile;
 pub use image::{Image, ImageAxis};
 pub use launch::{
@@ -70,6 +71,9 @@ impl KernelSpec for DotSpec {
             Tiling::Vectors(tile) if tile.pair => format!("vectors_{}_pair", tile.count),
             Tiling::Vectors(tile) => format!("vectors_{}", tile.count),
             Tiling::Matrix(tile) if self.border.is_some() => format!("matrix_{}x{}_bordered", tile.rows, tile.columns),
+            Tiling::Matrix(MatrixTile { rows, columns, teams: Some(teams), .. }) => {
+                format!("matrix_{rows}x{columns}_by_{}", teams.count)
+            }
             Tiling::Matrix(tile) => format!("matrix_{}x{}", tile.rows, tile.columns),
         };
         format!("{}.{tiling}.{}", name_of_ops(prologues.chain(derived).chain(["dot"]).chain(epilogue), "dot"), self.out)
@@ -84,7 +88,11 @@ impl KernelSpec for DotSpec {
         let is_long = if matches!(self.tiling, Tiling::Matrix(_)) { has_costly } else { stands_in_loop };
         let in_loop = self.epilogue.as_ref().is_some_and(|e| is_long(&e.steps));
         // The vectors are the second operand of the template, on whichever side they stand.
-        let vectors_first = matches!(self.tiling, Tiling::Vectors(tile) if tile.first);
+        let vectors_first = match self.tiling {
+            Tiling::Vectors(tile) => tile.first,
+            Tiling::Matrix(tile) => tile.is_vectors_first(),
+            Tiling::Square | Tiling::Narrow | Tiling::Tiled(_) | Tiling::Lanes(_) => false,
+        };
         let (a, b) = if vectors_first { (self.b_load, self.a_load) } else { (self.a_load, self.b_load) };
         let (fallback, scaled) = (self.is_fallback(), self.guarded && !self.is_fallback());
         let [a_steps, b_steps] = self.prologues.each_ref().map(Option::is_some);
@@ -114,6 +122,9 @@ impl KernelSpec for DotSpec {
         }
         if let Tiling::Matrix(tile) = self.tiling {
             match tile.planes {
+                _ if tile.teams.is_some() => {
+                    constants.extend([(16, u32::from(self.ends_early)), (17, tile.vectors())]);
+                }
                 Planes::ThreeBf16 => constants.extend([(14, parts_of(self.a)), (15, parts_of(self.b))]),
                 Planes::OwnF16 | Planes::OwnBf16 | Planes::OwnThreeBf16 => {
                     let [a, b] = self.by_axes().map(u32::from);

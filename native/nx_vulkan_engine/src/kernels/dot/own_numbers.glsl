@@ -6,6 +6,6 @@
 uint rounded(const in vec2 x) {
     if (TO_BF16 == 0u) return packFloat2x16(f16vec2(x));
     uvec2 bits = floatBitsToUint(x);
-    bits = mix(bits + 0x7fffu + (bits >> 16 & 1u), uvec2(0x7fc00000u), greaterThan(bits & 0x7fffffffu, uvec2(0x7f800000u)));
+    bits = mix(((bits & 0x10000u) >> 16) + bits + 0x7fffu, uvec2(0x7fc00000u), greaterThan(bits & 0x7fffffffu, uvec2(0x7f800000u)));
     return bits.x >> 16 | (bits.y & 0xffff0000u);
 }

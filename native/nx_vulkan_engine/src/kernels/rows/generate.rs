@@ -19,7 +19,7 @@ use nx_vulkan_spirv::modes::FloatModes;
 use nx_vulkan_spirv::params::{Param, ParamLayout};
 use nx_vulkan_spirv::reducer::ReducerCode;
 use nx_vulkan_spirv::scalar::{self, Value};
-use nx_vulkan_spirv::steps::{bounds, emit_step};
+use nx_vulkan_spirv::steps::{bounds, emit_step, pays_to_assume};
 use rspirv::spirv::{Op as SpirvOp, Word};
 use smallvec::SmallVec;
 
@@ -98,7 +98,14 @@ impl RowsSpec {
                 Ok(Some(to_four(code, spec, sum)))
             })?;
         }
+        let steps = || {
+            self.values.iter().filter_map(|value| match &value.made {
+                Made::Step(step) => Some(step),
+                Made::Reduction { .. } => None,
+            })
+        };
         linker.define("slot_row", |code, args| {
+            code.assumes = pays_to_assume(steps());
             let [row, lane, live] = [arg(args, 0)?, arg(args, 1)?, arg(args, 2)?];
             let mut emit = |code: &mut Code<'_, '_>| Emission::new(self, code, &mut params, row, lane)?.emit(live);
             if self.exact {
@@ -118,6 +125,20 @@ impl RowsSpec {
             Ref::Coordinate(_) | Ref::Linear => DType::U32,
             Ref::Constant(dtype, _) => dtype,
         }
+    }
+
+    /// Elements and the largest of their row, if a step gives the exponentials of their difference, all of one type.
+    fn below_largest(&self, step: &Step) -> Option<[Ref; 2]> {
+        let made = |r: Ref| match r {
+            Ref::Result(k) => self.values.get(k as usize).map(|value| &value.made),
+            _ => None,
+        };
+        let Made::Step(difference) = made(*step.args.first()?)? else { return None };
+        let [of, largest] = difference.args[..] else { return None };
+        let Made::Reduction { reduction: Reduction::Max, of: all, out, .. } = made(largest)? else { return None };
+        let is_difference = difference.op == Elementwise::Binary(Binary::Subtract) && *all == of;
+        let is_same = [*out, difference.out, self.dtype(of)].iter().all(|dtype| *dtype == step.out);
+        (step.op == Elementwise::Unary(Unary::Exp) && is_difference && is_same).then_some([of, largest])
     }
 
     /// The meaning of a reduction's accumulators.
@@ -342,6 +363,9 @@ impl<'s, 'c, 'a, 'l> Emission<'s, 'c, 'a, 'l> {
                 }
             }
         }
+        if dtype == DType::Bf16 && self.code.assumes && self.code.linker.modes.nearest {
+            self.code.assume(&values)?;
+        }
         Ok(Held::Each(values))
     }
 
@@ -392,23 +416,35 @@ impl<'s, 'c, 'a, 'l> Emission<'s, 'c, 'a, 'l> {
         let whole = self.one_by_one(step, &args)?;
         variables.iter().zip(whole).for_each(|(&variable, value)| self.code.set(variable, value));
         self.code.begin_else(&mut branch);
-        let short = if by_row.is_some() { self.quotients(&args)? } else { self.code.hot(each)?.0 };
+        let short = match by_row {
+            Some(_) => self.code.hot(|code| quotients(code, &args, step.out))?.0,
+            None => self.code.hot(each)?.0,
+        };
+        if self.spec.below_largest(step).is_some() {
+            self.code.know_at_most_one(&short);
+        }
+        let known = self.code.known_of(&short);
         variables.iter().zip(short).for_each(|(&variable, value)| self.code.set(variable, value.id));
         self.code.end_if(branch);
         let get = |variable| Value { id: self.code.get(ty, variable), dtype: step.out };
-        Ok(Held::Each(variables.into_iter().map(get).collect()))
+        let values: Vec<Value> = variables.into_iter().map(get).collect();
+        // What the long forms give is the same.
+        self.code.know_again(&values, known, rare);
+        Ok(Held::Each(values))
     }
 
     /// What [`Code::rare`] gives for elements of f32 that are all divided by the same number, if that is what the step
     /// does: two extremes of them say it, in three operations per element instead of seven.
     fn rare_quotient(&mut self, step: &Step, args: &[Held]) -> Result<Option<Word>> {
         let [Held::Each(dividends), Held::Row(divisor)] = args else { return Ok(None) };
-        let is_f32 = dividends.iter().chain([divisor]).all(|value| value.dtype == DType::F32);
-        if step.op != Elementwise::Binary(Binary::Divide)
-            || step.out != DType::F32
-            || !is_f32
-            || !self.code.linker.fuses()
-        {
+        let is_same = dividends.iter().chain([divisor]).all(|value| value.dtype == step.out);
+        if step.op != Elementwise::Binary(Binary::Divide) || !is_same || !self.code.linker.fuses() {
+            return Ok(None);
+        }
+        if step.out == DType::Bf16 {
+            return self.rare_quotient_bf16(dividends, *divisor, args);
+        }
+        if step.out != DType::F32 {
             return Ok(None);
         }
         let dividend = step.args[0];
@@ -456,34 +492,25 @@ impl<'s, 'c, 'a, 'l> Emission<'s, 'c, 'a, 'l> {
         self.code.call("nx_rare_quotient_f32", &[most, least, divisor.id]).map(Some)
     }
 
-    /// The quotients that [`Emission::rare_quotient`] is about, where they are not rare.
-    fn quotients(&mut self, args: &[Held]) -> Result<Vec<Value>> {
-        let [Held::Each(dividends), Held::Row(divisor)] = args else { return Err(missing(Ref::Linear)) };
-        let quotient = |a: &Value| self.code.call("nx_shared_quotient_f32", &[a.id, divisor.id]);
-        let ids: Vec<Word> = dividends.iter().map(quotient).collect::<Result<_>>()?;
-        Ok(ids.into_iter().map(|id| Value { id, dtype: DType::F32 }).collect())
+    /// The same for elements of bf16 that are known to be neither large nor small.
+    fn rare_quotient_bf16(&mut self, dividends: &[Value], divisor: Value, args: &[Held]) -> Result<Option<Word>> {
+        if !self.code.divides_plainly(dividends, divisor)? {
+            return Ok(None);
+        }
+        let Some(unknown) = self.code.rare(|code| quotients(code, args, DType::Bf16))? else { return Ok(None) };
+        // Of 1, that is of the divisor alone.
+        let [most, least] = [0x7f00_0000; 2].map(|key| self.code.linker.const_u32(key));
+        let rare = self.code.call("nx_rare_quotient_f32", &[most, least, divisor.id])?;
+        let ty = self.code.linker.type_bool();
+        Ok(Some(self.code.ids(SpirvOp::LogicalOr, ty, &[unknown, rare])))
     }
 
     /// What [`Code::rare`] gives for exponentials of what elements of f32 are below the largest of them, if that is
     /// what the step does: the least of them says it.
     fn rare_exponential(&mut self, step: &Step, exponentials: Ref) -> Result<Option<Word>> {
-        let made = |r: Ref| match r {
-            Ref::Result(k) => self.spec.values.get(k as usize).map(|value| &value.made),
-            _ => None,
+        let Some([of, largest]) = self.spec.below_largest(step).filter(|_| step.out == DType::F32) else {
+            return Ok(None);
         };
-        if step.op != Elementwise::Unary(Unary::Exp) || step.out != DType::F32 {
-            return Ok(None);
-        }
-        let Some(Made::Step(difference)) = step.args.first().and_then(|&r| made(r)) else { return Ok(None) };
-        let [of, largest] = difference.args[..] else { return Ok(None) };
-        let is_largest = matches!(
-            made(largest),
-            Some(&Made::Reduction { reduction: Reduction::Max, of: all, out: DType::F32, .. }) if all == of
-        );
-        let is_difference = difference.op == Elementwise::Binary(Binary::Subtract) && difference.out == DType::F32;
-        if !is_largest || !is_difference || self.spec.dtype(of) != DType::F32 {
-            return Ok(None);
-        }
         let (Held::Row(largest), values @ Held::Each(_)) = (self.find(largest)?, self.find(of)?) else {
             return Ok(None);
         };
@@ -500,11 +527,11 @@ impl<'s, 'c, 'a, 'l> Emission<'s, 'c, 'a, 'l> {
     fn has_no_sign(&self, r: Ref) -> bool {
         let Ref::Result(k) = r else { return false };
         let Some(Made::Step(step)) = self.spec.values.get(k as usize).map(|value| &value.made) else { return false };
-        step.out == DType::F32
+        step.out.ctype() == CType::F32
             && match step.op {
                 Elementwise::Unary(Unary::Exp | Unary::Abs) => true,
                 Elementwise::Binary(Binary::Multiply) => {
-                    matches!(step.args[..], [a, b] if a == b && self.spec.dtype(a) == DType::F32)
+                    matches!(step.args[..], [a, b] if a == b && self.spec.dtype(a).ctype() == CType::F32)
                 }
                 _ => false,
             }
@@ -671,6 +698,18 @@ impl<'s, 'c, 'a, 'l> Emission<'s, 'c, 'a, 'l> {
         self.extremes.insert(of, extremes);
         Ok(extremes)
     }
+}
+
+/// The quotients that [`Emission::rare_quotient`] is about, where they are not rare.
+fn quotients(code: &mut Code<'_, '_>, args: &[Held], out: DType) -> Result<Vec<Value>> {
+    let [Held::Each(dividends), Held::Row(divisor)] = args else { return Err(missing(Ref::Linear)) };
+    let mut values = Vec::new();
+    for dividend in dividends {
+        let id = code.call("nx_shared_quotient_f32", &[dividend.id, divisor.id])?;
+        code.know_result(Elementwise::Binary(Binary::Divide), &[*dividend, *divisor], id, None)?;
+        values.push(Value { id: access::canonical(code, out, id)?, dtype: out });
+    }
+    Ok(values)
 }
 
 /// `a` where a bool holds, else `b`, for values of some words.

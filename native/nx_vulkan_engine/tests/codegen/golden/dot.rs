@@ -109,7 +109,7 @@ fn products() {
     };
     let with_steps = DotSpec { prologues: [Some(double), None], ..tiled.clone() };
     kernels.add("tiled_f32_of_doubles", |l, m| with_steps.generate(l, m));
-    let tile = MatrixTile { rows: 64, columns: 64, planes: Planes::OneF16 };
+    let tile = MatrixTile { rows: 64, columns: 64, planes: Planes::OneF16, teams: None };
     let on_units = DotSpec {
         out: DType::F32,
         product: DType::F32,
@@ -126,7 +126,7 @@ fn products() {
         out: DType::F16,
         product: DType::F16,
         store: Store { rank: 0, contiguous: true, by_four: true, by_eight: true },
-        tiling: Tiling::Matrix(MatrixTile { rows: 64, columns: 64, planes: Planes::OwnF16 }),
+        tiling: Tiling::Matrix(MatrixTile { planes: Planes::OwnF16, ..tile }),
         ..on_units.clone()
     };
     kernels.add("own_numbers", |l, m| own.generate(l, m));
@@ -135,11 +135,19 @@ fn products() {
     let bordered = DotSpec {
         a_ranks: [0, 3, 3],
         border: Some(BorderSpec { second: false, axes }),
-        tiling: Tiling::Matrix(MatrixTile { rows: 64, columns: 128, planes: Planes::OwnF16 }),
+        tiling: Tiling::Matrix(MatrixTile { columns: 128, planes: Planes::OwnF16, ..tile }),
         store: Store { rank: 0, contiguous: true, by_four: true, by_eight: false },
         ..own.clone()
     };
     kernels.add("own_numbers_bordered", |l, m| bordered.generate(l, m));
+    let few = DotSpec {
+        a_ranks: [0, 1, 1],
+        b_ranks: [0, 1, 1],
+        store: Store { rank: 0, contiguous: true, by_four: true, by_eight: false },
+        tiling: Tiling::Matrix(MatrixTile::of_few(Planes::OwnF16, 16, false).next().unwrap()),
+        ..own.clone()
+    };
+    kernels.add("own_numbers_by_few", |l, m| few.generate(l, m));
     for (name, stage) in [("largest", SplitStage::Largest), ("split", SplitStage::Split)] {
         let spec = SplitSpec {
             stage,

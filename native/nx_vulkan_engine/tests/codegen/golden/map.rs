@@ -65,7 +65,7 @@ fn maps() {
     kernels.add_for("divide_f32_rounded", ROUNDED, |l, m| divide.generate(l, m));
     let sqrt = contiguous(Elementwise::Unary(Unary::Sqrt), &[DType::F32], DType::F32);
     kernels.add_for("sqrt_f32_rounded", ROUNDED, |l, m| sqrt.generate(l, m));
-    // GELU: functions, roundings and a quotient of bf16 where arithmetic keeps denormals.
+    // GELU: functions, roundings and a quotient of bf16 of numbers that are known to be normal.
     let number = |x: f32| Ref::Constant(DType::F32, x.to_bits().into());
     let t = DType::Bf16;
     let gelu = Spec {
@@ -79,7 +79,7 @@ fn maps() {
         outputs: smallvec![(Ref::Result(4), port(t, Layout::Contiguous))],
         ..contiguous(Elementwise::Unary(Unary::Erf), &[t], t)
     };
-    kernels.add_for("gelu_bf16", FloatModes { kept: true, ..ROUNDED }, |l, m| gelu.generate(l, m));
+    kernels.add_for("gelu_bf16", FloatModes { nearest: true, ..ROUNDED }, |l, m| gelu.generate(l, m));
     let floor = contiguous(Elementwise::Unary(Unary::Floor), &[DType::F64], DType::F64);
     kernels.add("floor_f64", |l, m| floor.generate(l, m));
     // Operands of every layout, a constant, and two results.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use half::{bf16, f16};
 use nx_vulkan_engine::DType;
-use nx_vulkan_engine::program::{Binary, Elementwise};
+use nx_vulkan_engine::program::{Binary, Elementwise, Unary};
 use nx_vulkan_ir::program::step::{Ref, Step};
 use nx_vulkan_spirv::modes::FloatModes;
 use smallvec::smallvec;
@@ -22,9 +22,10 @@ fn forms() -> Vec<Runner> {
     let is_lavapipe = own.engine.info().name.starts_with("llvmpipe");
     let lavapipe_converts = is_lavapipe && caps.shader_float16 && !caps.lacks().int16;
     let half_round_trips = own.modes.half_round_trips || lavapipe_converts;
-    let converted = FloatModes { halves: true, half_round_trips, ..own.modes };
-    let plain = FloatModes { halves: false, half_round_trips: false, ..own.modes };
-    let all = if own.modes.halves || lavapipe_converts { &[converted, plain][..] } else { &[plain] };
+    let converted = FloatModes { halves: true, half_round_trips, hidden_round_trips: false, ..own.modes };
+    let hidden = FloatModes { halves: true, half_round_trips: false, hidden_round_trips: true, ..own.modes };
+    let plain = FloatModes { halves: false, half_round_trips: false, hidden_round_trips: false, ..own.modes };
+    let all = if own.modes.halves || lavapipe_converts { &[converted, hidden, plain][..] } else { &[plain] };
     all.iter().map(|&modes| Runner { engine: Arc::clone(&own.engine), modes }).collect()
 }
 
@@ -153,4 +154,77 @@ fn f32_are_rounded_to_the_nearest_bf16_stored_or_in_between() {
         assert_eq!(u32::from_ne_bytes(between.try_into().unwrap()), u32::from(want) << 16, "{bits:#x}");
     }
     runner.assert_valid();
+}
+
+/// Chains whose numbers are known to be normal are rounded in fewer steps, and take the others where one is extreme.
+#[test]
+fn chains_of_bf16_have_the_same_bits_however_they_are_rounded() {
+    let own = Runner::new();
+    let other = FloatModes { nearest: false, ..own.modes };
+    let other = Runner { engine: Arc::clone(&own.engine), modes: other };
+    assert!(own.modes.nearest, "sums and products are rounded to the nearest");
+    let out = DType::Bf16;
+    let number = |x: f32| Ref::Constant(out, bf16::from_f32(x).to_f32().to_bits().into());
+    let of = Ref::Result;
+    let unary = |op, a| Step { op: Elementwise::Unary(op), args: smallvec![a], out };
+    let binary = |op, a, b| Step { op: Elementwise::Binary(op), args: smallvec![a, b], out };
+    let (x, y) = (Ref::Input(0), Ref::Input(1));
+    let chains = [
+        vec![
+            binary(Binary::Divide, x, number(std::f32::consts::SQRT_2)),
+            unary(Unary::Erf, of(0)),
+            binary(Binary::Add, of(1), number(1.0)),
+            binary(Binary::Multiply, x, number(0.5)),
+            binary(Binary::Multiply, of(3), of(2)),
+        ],
+        vec![
+            binary(Binary::Multiply, x, y),
+            binary(Binary::Add, of(0), x),
+            binary(Binary::Multiply, of(1), y),
+            binary(Binary::Subtract, of(2), number(3.0)),
+            unary(Unary::Abs, of(3)),
+            unary(Unary::Sqrt, of(4)),
+        ],
+        vec![
+            unary(Unary::Exp, x),
+            unary(Unary::Sigmoid, y),
+            binary(Binary::Multiply, of(0), of(1)),
+            binary(Binary::Add, of(0), number(1.0)),
+            binary(Binary::Divide, of(2), of(3)),
+            binary(Binary::Max, of(4), y),
+            binary(Binary::Multiply, of(5), number(1.7)),
+        ],
+        vec![
+            binary(Binary::Multiply, x, x),
+            binary(Binary::Multiply, of(0), x),
+            binary(Binary::Multiply, of(1), number(0.044)),
+            binary(Binary::Add, of(2), x),
+            unary(Unary::Tanh, of(3)),
+            binary(Binary::Multiply, of(1), of(1)),
+            binary(Binary::Subtract, of(5), of(4)),
+        ],
+    ];
+    // All of them beside others, and twice as many that are ordinary, beside each other, so that whole vectors are.
+    let all = (0..=u16::MAX).chain((0..=u16::MAX).map(|i| bf16::from_f32(f32::from(i) / 8192.0 - 4.0).to_bits()));
+    let all: Vec<u16> = all.collect();
+    let a = bytes(all.iter().map(|bits| bits.to_ne_bytes()));
+    let others = (0..all.len()).map(|i| if i <= 0xffff { all[i].wrapping_mul(40_503) } else { all[i ^ 0x5555] });
+    let b = bytes(others.map(|bits| bits.to_ne_bytes()));
+    let inputs = [(out, &a[..]), (out, &b[..])];
+    for mut steps in chains {
+        for stored in [out, DType::F32] {
+            if stored != out {
+                let last = Ref::Result(steps.len() as u16 - 1);
+                steps.push(Step { op: Elementwise::AsType, args: smallvec![last], out: stored });
+            }
+            let [got, want] = [&own, &other].map(|runner| {
+                let kernel = runner.kernel_of(&steps, &[out, out], 4);
+                runner.run_kernel(&kernel, &inputs, stored)
+            });
+            let size = got.len() / all.len();
+            let different = got.chunks(size).zip(want.chunks(size)).position(|(got, want)| got != want);
+            assert_eq!(different.map(|i| (all[i], i)), None, "{steps:?}");
+        }
+    }
+    own.assert_valid();
 }

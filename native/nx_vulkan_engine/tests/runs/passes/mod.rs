@@ -10,6 +10,7 @@ mod attention_gradient;
 mod bits;
 mod deferred;
 mod graphs;
+mod halves;
 mod indices;
 mod known;
 mod long;
