@@ -7,6 +7,7 @@ use super::{Convolution, ImageRange, Loads, Order, SPACE, group, slice};
 use crate::kernels::dot::{
     Border, BorderAxis, MAX_PLACES, MAX_POSITIONS, Matrix, MergedAxes, WindowAxis, product_with_border,
 };
+use crate::kernels::reach_of;
 use crate::shape::{Dims, elements};
 use crate::{Result, Tensor};
 
@@ -15,7 +16,7 @@ impl Convolution<'_> {
     pub(super) fn run_with_border(&self, output: &Tensor) -> Result<bool> {
         let Some(input) = self.without_cut_off()? else { return Ok(false) };
         let channels = self.sizes.channels;
-        let Some(border) = self.border(&input).filter(|_| channels.is_multiple_of(8)) else { return Ok(false) };
+        let Some(border) = self.border(&input)? else { return Ok(false) };
         if self.positions_with_border(input.clone(), &border).loaded_along_k(8) != Some(true) {
             return Ok(false);
         }
@@ -25,7 +26,7 @@ impl Convolution<'_> {
         let along = |(axis, &padding): (&BorderAxis, &(i64, i64))| axis.stride.saturating_mul(added(padding));
         let beyond = border.axes.iter().zip(&self.op.padding).map(along).fold(0, u64::saturating_add);
         let limit = self.call.engine.reach().near(input.view.dtype.size_bytes());
-        if step.saturating_mul(input.view.strides[1].unsigned_abs()).saturating_add(beyond) > limit {
+        if reach_of(&slice(&input, 1, 0, step)?.view).saturating_add(beyond) > limit {
             return Ok(false);
         }
         let filters = self.filters(channels, Order::Channels, Loads::Own)?;
@@ -46,27 +47,29 @@ impl Convolution<'_> {
     }
 
     /// The zeros around an input, if kernels can tell where its windows meet them.
-    fn border(&self, input: &Tensor) -> Option<Border> {
+    fn border(&self, input: &Tensor) -> Result<Option<Border>> {
         let windows = &self.sizes.windows;
-        let strides = &input.view.strides[SPACE..];
-        let mut axes = SmallVec::new();
-        for (k, &stride) in strides.iter().enumerate() {
-            // Steps between no two are any.
-            let step = |count: u64, step: u64| if count == 1 { Some(1) } else { u32::try_from(step).ok() };
-            axes.push(BorderAxis {
-                windows: WindowAxis {
-                    positions: u32::try_from(windows.sizes[k]).ok()?,
-                    dilation: step(windows.sizes[k], windows.dilations[k])?,
-                    stride: step(self.sizes.counts[k], windows.strides[k])?,
-                },
-                size: input.view.shape[SPACE + k],
-                before: self.op.padding[k].0.max(0).unsigned_abs(),
-                stride: stride.unsigned_abs(),
-            });
+        // Places along an axis are numbers of a launch, and products of steps and them.
+        let far = self.call.engine.reach().far();
+        if elements(&windows.sizes) > MAX_POSITIONS || self.padded_space()?.iter().any(|&size| size > far) {
+            return Ok(None);
         }
-        let border = Border { axes };
-        let are_few = elements(&windows.sizes) <= MAX_POSITIONS;
-        (are_few && border.places(self.sizes.channels) < MAX_PLACES).then_some(border)
+        // Steps between no two are any.
+        let step = |count: u64, step: u64| if count == 1 { 1 } else { step as u32 };
+        let axis = |k: usize| BorderAxis {
+            windows: WindowAxis {
+                positions: windows.sizes[k] as u32,
+                dilation: step(windows.sizes[k], windows.dilations[k]),
+                stride: step(self.sizes.counts[k], windows.strides[k]),
+            },
+            size: input.view.shape[SPACE + k],
+            before: self.op.padding[k].0.max(0).unsigned_abs(),
+            stride: input.view.strides[SPACE + k].unsigned_abs(),
+        };
+        let border = Border { axes: (0..windows.sizes.len()).map(axis).collect() };
+        // Where windows are found by even steps, the first one may still begin within a block of eight.
+        let is_whole = border.lead().is_multiple_of(8);
+        Ok(Some(border).filter(|border| is_whole && border.places(self.sizes.channels) < MAX_PLACES))
     }
 
     /// The windows of an input with a border, as of one that lies in memory with it.

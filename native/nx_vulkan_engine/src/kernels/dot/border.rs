@@ -60,16 +60,20 @@ impl Border {
         axes.map(|axis| axis.stride.saturating_mul(axis.windows.span())).fold(channels, u64::saturating_add) / 8
     }
 
+    /// By how many elements the first one of the first window would lie before the image.
+    pub fn lead(&self) -> u64 {
+        self.axes.iter().map(|axis| axis.before.saturating_mul(axis.stride)).fold(0, u64::saturating_add)
+    }
+
     pub(super) fn spec(&self, second: bool) -> BorderSpec {
         BorderSpec { second, axes: self.axes.iter().map(|axis| axis.windows).collect() }
     }
 
-    /// What kernels want to know: by how many blocks of eight elements the first element of the first window would lie
-    /// before the image, and along each axis the zeros before the image, and where that ends.
+    /// What kernels want to know: [`Border::lead`] in blocks of eight elements, and along each axis the zeros before the
+    /// image, and where that ends.
     pub(super) fn numbers(&self) -> SmallVec<[u64; 8]> {
-        let lead: u64 = self.axes.iter().map(|axis| axis.before * axis.stride).sum();
         let along = self.axes.iter().flat_map(|axis| [axis.before, axis.before + axis.size]);
-        std::iter::once(lead / 8).chain(along).collect()
+        std::iter::once(self.lead() / 8).chain(along).collect()
     }
 }
 

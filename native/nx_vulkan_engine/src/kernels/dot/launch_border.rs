@@ -24,7 +24,7 @@ pub fn product_with_border(
     let Choice { tiling: Tiling::Matrix(tile), splits } = choice else { return Ok(false) };
     let chunk = p.a.depth.elements().div_ceil(splits).next_multiple_of(tile.block());
     let is_in_place = tile.teams.is_none() && own_by_axes(tile.planes, windows) && chunk <= MAX_PLACED_DEPTH;
-    if is_reduced || !is_in_place || windows.free.elements() == 1 || engine.reach().is_far(&[&windows.tensor.view])? {
+    if is_reduced || !is_in_place || windows.free.elements() == 1 {
         return Ok(false);
     }
     product_with(engine, p, sum, choice, Instead::Border(border, second), compile)?;
