@@ -296,12 +296,12 @@ pub fn canonical(code: &mut Code<'_, '_>, dtype: DType, value: Word) -> Result<W
         return Ok(value);
     }
     if dtype == DType::Bf16
-        && let Some([id, raw]) = code.round_known(value)?
+        && let Some(id) = code.round_known(value)?
     {
-        code.narrowed.insert((id, dtype), raw);
         return Ok(id);
     }
     let raw = code.call(&format!("nx_store_{dtype}"), &[value])?;
+    let computed = value;
     let value = match dtype {
         DType::F16 if hides_round_trips(code) => {
             let zero = zero_word(code)?;
@@ -311,6 +311,9 @@ pub fn canonical(code: &mut Code<'_, '_>, dtype: DType, value: Word) -> Result<W
         DType::F16 | DType::Bf16 => code.call(&format!("nx_cast_f32_{dtype}"), &[value])?,
         _ => code.call(&format!("nx_load_{dtype}"), &[raw])?,
     };
+    if dtype == DType::F16 {
+        code.know_half(computed, value);
+    }
     code.narrowed.insert((value, dtype), raw);
     Ok(value)
 }

@@ -494,6 +494,7 @@ impl<'l> Linker<'l> {
             is_of_normal: false,
             known: HashMap::new(),
             assumes: false,
+            is_at_most_one: false,
             rare: None,
             doubts: None,
             settles: false,

@@ -22,7 +22,7 @@ struct Magnitude {
     high: i32,
     /// It is not 0.
     is_some: bool,
-    /// It is not below 0.
+    /// It has no sign, not as 0 either.
     is_unsigned: bool,
 }
 
@@ -47,9 +47,16 @@ const DIVISOR: Magnitude = Magnitude { low: -15, high: 15, is_some: true, is_uns
 /// What f16, from 2^-24 to 2^16, is multiplied with.
 const F16: [i32; 2] = [-100, 100];
 
+/// From here on arguments of `nx_erf_bf16_hot` and `nx_tanh_bf16_hot` are not rare: 1e-30 is less.
+const SMALLEST: i32 = -99;
+
 /// Results of `nx_exp_bf16_hot` and `nx_sigmoid_bf16_hot` of what is not rare.
 const EXP: [i32; 2] = [-80, 80];
 const SIGMOID: [i32; 2] = [-126, 0];
+/// Of `nx_exp_f32_hot`.
+const EXP_F32: [i32; 2] = [-126, 126];
+/// Numbers that are no less than f16 can be, and that round to none above its range.
+const WITHIN_F16: [i32; 2] = [-24, 15];
 
 impl Known {
     /// Whether one of these ids says where it holds.
@@ -63,7 +70,7 @@ impl Magnitude {
     fn of(number: f32) -> Option<Magnitude> {
         let exponent = (number.to_bits() >> 23 & 0xff) as i32 - 127;
         let is_some = number != 0.0;
-        let known = Magnitude { low: exponent, high: exponent + 1, is_some, is_unsigned: number >= 0.0 };
+        let known = Magnitude { low: exponent, high: exponent + 1, is_some, is_unsigned: number.is_sign_positive() };
         if number == 0.0 {
             return Some(Magnitude { low: 0, high: 0, ..known });
         }
@@ -129,14 +136,24 @@ fn digits(dtype: DType) -> i32 {
     }
 }
 
-/// Of an op's result, by those of its operands and their digits, before it is rounded; `is_own` where functions of bf16
-/// compute it, whose arguments are not rare.
-fn of_result(op: Elementwise, of: &[Magnitude], digits: &[i32], is_own: bool) -> Option<Magnitude> {
+/// Of what hot twins give of arguments that are not rare: of bf16 those of its own functions, else those of f32.
+fn of_function(op: Unary, dtype: DType) -> Option<Magnitude> {
+    let [low, high] = match (op, dtype) {
+        (Unary::Exp, DType::Bf16) => EXP,
+        (Unary::Sigmoid, DType::Bf16) => SIGMOID,
+        (Unary::Exp, _) => EXP_F32,
+        _ => return None,
+    };
+    Some(Magnitude { low, high, is_some: true, is_unsigned: true })
+}
+
+/// Of an op's result, by those of its operands and their digits, before it is rounded.
+fn of_result(op: Elementwise, of: &[Magnitude], digits: &[i32]) -> Option<Magnitude> {
     match (op, of) {
         (Elementwise::AsType, &[a]) => Some(a),
         (Elementwise::Select, &[_, a, b]) => Some(a.or(b)),
         (Elementwise::Clip, &[a, min, max]) => Some(a.or(min).or(max)),
-        (Elementwise::Unary(op), &[a]) => of_unary(op, a, is_own),
+        (Elementwise::Unary(op), &[a]) => of_unary(op, a),
         (Elementwise::Binary(op), &[a, b]) => match op {
             Binary::Add => Some(a.sum(b, [digits[0], digits[1]])),
             Binary::Subtract => Some(a.sum(b.negated(), [digits[0], digits[1]])),
@@ -150,8 +167,7 @@ fn of_result(op: Elementwise, of: &[Magnitude], digits: &[i32], is_own: bool) ->
     }
 }
 
-fn of_unary(op: Unary, a: Magnitude, is_own: bool) -> Option<Magnitude> {
-    let within = |[low, high]: [i32; 2]| Some(Magnitude { low, high, is_some: true, is_unsigned: true });
+fn of_unary(op: Unary, a: Magnitude) -> Option<Magnitude> {
     match op {
         Unary::Negate => Some(a.negated()),
         Unary::Abs => Some(Magnitude { is_unsigned: true, ..a }),
@@ -160,8 +176,6 @@ fn of_unary(op: Unary, a: Magnitude, is_own: bool) -> Option<Magnitude> {
         Unary::Sqrt if a.is_unsigned => {
             Some(Magnitude { low: a.low.div_euclid(2), high: a.high.div_euclid(2) + 1, ..a })
         }
-        Unary::Exp if is_own => within(EXP),
-        Unary::Sigmoid if is_own => within(SIGMOID),
         // Of no other op is anything known.
         _ => None,
     }
@@ -215,7 +229,8 @@ impl Code<'_, '_> {
             return Ok(());
         }
         let mut known: SmallVec<[Known; 3]> = SmallVec::new();
-        for &arg in counts {
+        let is_within = own.is_some() && matches!(op, Elementwise::Unary(Unary::Exp | Unary::Sigmoid));
+        for &arg in if is_within { &[] } else { counts } {
             let Some(of) = self.known(arg)? else { return Ok(()) };
             known.push(of);
         }
@@ -224,7 +239,14 @@ impl Code<'_, '_> {
         }
         let of: SmallVec<[Magnitude; 3]> = known.iter().map(|known| known.magnitude).collect();
         let digits: SmallVec<[i32; 3]> = args.iter().map(|arg| digits(arg.dtype)).collect();
-        let Some(magnitude) = of_result(op, &of, &digits, own.is_some()) else { return Ok(()) };
+        let magnitude = match op {
+            Elementwise::Unary(op) if is_within => of_function(op, args[0].dtype),
+            _ => of_result(op, &of, &digits),
+        };
+        let Some(mut magnitude) = magnitude else { return Ok(()) };
+        if self.is_at_most_one {
+            magnitude.high = magnitude.high.min(0);
+        }
         let mut unless: SmallVec<[Word; 4]> = SmallVec::new();
         for word in known.iter().flat_map(|known| known.unless.iter().copied()).chain(own) {
             if !unless.contains(&word) {
@@ -248,62 +270,97 @@ impl Code<'_, '_> {
         Ok(self.known(number)?.is_some_and(|known| known.magnitude.product(by).is_normal()))
     }
 
-    /// A number as the nearest bf16 and the bits of that, in few instructions where it is known to be normal.
-    pub fn round_known(&mut self, value: Word) -> Result<Option<[Word; 2]>> {
+    /// A number as the nearest bf16, in few instructions where it is known to be normal.
+    pub fn round_known(&mut self, value: Word) -> Result<Option<Word>> {
         let Some(known) = self.known.get(&value).filter(|known| self.asks() && known.magnitude.is_normal()) else {
             return Ok(None);
         };
         let known = known.clone();
         let id = self.call("nx_cast_f32_bf16_plain", &[value])?;
+        self.rely_on(&known);
+        self.keep(id, known);
+        Ok(Some(id))
+    }
+
+    /// A bf16 times a constant that is a power of two, if what is known of it says that no digit is lost.
+    pub fn exact_product(&mut self, number: Value, by: Value, bits: u64) -> Result<Option<Word>> {
+        let factor = f32::from_bits(bits as u32);
+        let is_power = factor.is_normal() && bits & 0x7f_ffff == 0;
+        if number.dtype != DType::Bf16 || !is_power || !self.is_normal_product(number, factor)? {
+            return Ok(None);
+        }
+        let (Some(known), Some(factor)) = (self.known(number)?, Magnitude::of(factor)) else { return Ok(None) };
+        self.rely_on(&known);
+        let id = self.call("nx_multiply_f32", &[number.id, by.id])?;
+        self.keep(id, Known { magnitude: known.magnitude.product(factor), ..known });
+        Ok(Some(id))
+    }
+
+    /// Notes a number that is a bf16 as it is, with its bits, and what is known of it.
+    fn keep(&mut self, id: Word, known: Known) {
         let (uint, half) = (self.linker.type_uint(32), self.linker.const_u32(16));
         let bits = self.bitcast(uint, id);
         let bits = self.u32_op(SpirvOp::ShiftRightLogical, bits, half);
-        if let Some(list) = &mut self.rare {
-            list.extend(known.unless.iter().copied().filter(|word| !list.contains(word)).collect::<Vec<Word>>());
-        }
+        self.narrowed.insert((id, DType::Bf16), bits);
         self.known.insert(id, known);
-        Ok(Some([id, bits]))
     }
 
-    /// What is known of values, to be said of others that are the same: [`Code::know_again`].
-    pub fn known_of(&self, values: &[Value]) -> Vec<Option<Known>> {
-        values.iter().map(|value| self.known.get(&value.id).cloned()).collect()
+    /// Whether an operand is known to be 0 or no smaller than [`SMALLEST`] says, so that code may count on it.
+    pub fn is_large(&mut self, value: Value) -> Result<bool> {
+        let known = if self.asks() { self.known(value)? } else { None };
+        let Some(known) = known.filter(|known| known.magnitude.low >= SMALLEST) else { return Ok(false) };
+        self.rely_on(&known);
+        Ok(true)
     }
 
-    /// Notes that values are no more than 1, as exponentials of what is not above 0 are.
-    pub fn know_at_most_one(&mut self, values: &[Value]) {
-        for value in values {
-            self.known.entry(value.id).and_modify(|known| known.magnitude.high = known.magnitude.high.min(0));
+    /// Notes that code does not hold where this does not.
+    fn rely_on(&mut self, known: &Known) {
+        if let Some(list) = &mut self.rare {
+            let unless: Vec<Word> = known.unless.iter().copied().filter(|word| !list.contains(word)).collect();
+            list.extend(unless);
         }
     }
 
-    /// Assumes of a divisor that it is from 2^-15 to 2^15; false where the quotients of these numbers by it are not
-    /// known to be what `nx_shared_quotient_f32` gives, rounded by [`Code::round_known`].
+    /// Notes of a number that was rounded to f16 what is known of it.
+    pub fn know_half(&mut self, value: Word, rounded: Word) {
+        let [least, most] = WITHIN_F16;
+        let Some(known) = self.known.get(&value).filter(|known| known.magnitude.high <= most) else { return };
+        let Magnitude { low, high, is_some, is_unsigned } = known.magnitude;
+        // Less than half of the least one rounds to 0.
+        let magnitude =
+            Magnitude { low: low.max(least), high: high.max(least), is_some: is_some && low >= least, is_unsigned };
+        self.known.insert(rounded, Known { magnitude, unless: known.unless.clone() });
+    }
+
+    /// Assumes of a divisor that it is from 2^-15 to 2^15, and tells whether the quotients of these numbers by it are
+    /// what `nx_shared_quotient_f32` gives, rounded to a narrow type: where they are, code counts on what is known.
     pub fn divides_plainly(&mut self, dividends: &[Value], divisor: Value) -> Result<bool> {
         let is_plain = |known: Option<&Known>| {
             known.is_some_and(|Known { magnitude, .. }| {
-                magnitude.low >= DIVIDENDS[0]
+                // Of -0 it would lose the sign.
+                (magnitude.is_some || magnitude.is_unsigned)
+                    && magnitude.low >= DIVIDENDS[0]
                     && magnitude.high <= DIVIDENDS[1]
                     && magnitude.quotient(DIVISOR).is_some_and(Magnitude::is_normal)
             })
         };
-        if !self.linker.modes.nearest || !dividends.iter().all(|value| is_plain(self.known.get(&value.id))) {
+        if !self.asks() || !self.linker.fuses() || !dividends.iter().all(|value| is_plain(self.known.get(&value.id))) {
             return Ok(false);
         }
         let [low, high] = [DIVISOR.low, DIVISOR.high].map(|power| ((power + 127) as u32) << 23);
         let [low, high] = [low, high].map(|bits| self.linker.const_u32(bits));
         let is_beyond = self.call("nx_is_beyond_f32", &[divisor.id, low, high])?;
         self.known.insert(divisor.id, Known { magnitude: DIVISOR, unless: smallvec![is_beyond] });
-        Ok(true)
-    }
-
-    /// Notes that values are those of which something is known, unless a bool holds.
-    pub fn know_again(&mut self, values: &[Value], known: Vec<Option<Known>>, unless: Word) {
-        for (value, known) in values.iter().zip(known) {
-            if let Some(known) = known {
-                self.known.insert(value.id, Known { unless: smallvec![unless], ..known });
+        for value in dividends.iter().chain([&divisor]) {
+            if let Some(known) = self.known.get(&value.id).cloned() {
+                self.rely_on(&known);
             }
         }
+        // Of 1, that is of the divisor alone.
+        let [most, least] = [0x7f00_0000; 2].map(|key| self.linker.const_u32(key));
+        let is_rare = self.call("nx_rare_quotient_f32", &[most, least, divisor.id])?;
+        self.add_rare(is_rare);
+        Ok(true)
     }
 }
 
@@ -315,7 +372,7 @@ mod tests {
     fn holds(known: Magnitude, x: f32) -> bool {
         let size = f64::from(x.abs());
         let is_within = (2f64.powi(known.low)..=2f64.powi(known.high)).contains(&size);
-        (is_within || x == 0.0 && !known.is_some) && !(known.is_unsigned && x < 0.0)
+        (is_within || x == 0.0 && !known.is_some) && !(known.is_unsigned && x.is_sign_negative())
     }
 
     /// A value of bf16 with what is known of it.
@@ -357,7 +414,7 @@ mod tests {
                         Binary::Max => x.max(y),
                         _ => x.min(y),
                     };
-                    (value, of_result(Elementwise::Binary(op), &[known, other], &[8, 8], true))
+                    (value, of_result(Elementwise::Binary(op), &[known, other], &[8, 8]))
                 } else {
                     let op = unary[random(&mut seed) as usize % unary.len()];
                     let is_rare = op == Unary::Exp && x.abs() >= 55.0 || op == Unary::Sigmoid && x <= -87.0;
@@ -370,7 +427,11 @@ mod tests {
                         Unary::Exp => x.exp(),
                         _ => 1.0 / (1.0 + (-x).exp()),
                     };
-                    (value, of_result(Elementwise::Unary(op), &[known], &[8], true).filter(|_| !is_rare))
+                    let of = match op {
+                        Unary::Exp | Unary::Sigmoid => of_function(op, DType::Bf16),
+                        _ => of_result(Elementwise::Unary(op), &[known], &[8]),
+                    };
+                    (value, of.filter(|_| !is_rare))
                 };
                 let Some(magnitude) = magnitude else { break };
                 assert!(holds(magnitude, value), "{value:e} of {x:e}, {known:?}, and {y:e}, {other:?}: {magnitude:?}");

@@ -359,6 +359,8 @@ fn unary(code: &mut Code<'_, '_>, op: Unary, a: Value, out: DType) -> Result<Wor
             let value = cast(code, a, compute)?;
             let own = format!("nx_{}_{out}", op.name());
             let is_own = a.dtype == out && code.linker.fuses() && code.linker.has(&own);
+            let is_hot = is_own && matches!(op, Unary::Erf | Unary::Tanh) && code.is_large(a)?;
+            let own = if is_hot { format!("{own}_hot") } else { own };
             let name = if is_own { own } else { format!("nx_{}_{}", op.name(), compute.ctype().name()) };
             let before = code.rare.as_ref().map_or(0, Vec::len);
             let id = code.call(&name, &[value])?;

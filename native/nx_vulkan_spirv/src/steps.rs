@@ -43,6 +43,16 @@ pub fn run_steps(
     Ok(results)
 }
 
+/// Whether no step shows which NaN a number of 16 bits is: where none becomes another type by its digits or bits.
+pub fn hides_nan<'a>(steps: impl IntoIterator<Item = &'a Step>) -> bool {
+    let shows = |step: &Step| match step.op {
+        Elementwise::AsType => !step.out.is_integer(),
+        Elementwise::Bitcast => true,
+        _ => false,
+    };
+    !steps.into_iter().any(shows)
+}
+
 /// Whether steps round to bf16 more often than they read bf16, so that a test of each of these is less than they save.
 pub fn pays_to_assume<'a>(steps: impl IntoIterator<Item = &'a Step>) -> bool {
     let rounds = |step: &&Step| {
@@ -70,6 +80,16 @@ pub fn emit_step(code: &mut Code<'_, '_>, step: &Step, args: &[Value]) -> Result
             code.know_constant(value, bits);
         }
     }
+    if let (Elementwise::Binary(Binary::Multiply), DType::Bf16, &[a, b]) = (step.op, step.out, args) {
+        for (number, by, arg) in [(a, b, step.args.get(1)), (b, a, step.args.first())] {
+            if let Some(&Ref::Constant(dtype, bits)) = arg
+                && dtype.ctype() == CType::F32
+                && let Some(id) = code.exact_product(number, by, bits)?
+            {
+                return Ok(id);
+            }
+        }
+    }
     let is_narrow = matches!(step.out, DType::F16 | DType::Bf16) && args.first().map(|a| a.dtype) == Some(step.out);
     if let (Elementwise::Binary(Binary::Divide), &[_, Ref::Constant(dtype, bits)], &[a, b]) =
         (step.op, &step.args[..], args)
@@ -91,6 +111,12 @@ pub fn emit_step(code: &mut Code<'_, '_>, step: &Step, args: &[Value]) -> Result
         {
             let reciprocal = Value { id, dtype: DType::F32 };
             code.know_constant(reciprocal, (1.0 / divisor).to_bits().into());
+            if is_product
+                && step.out == a.dtype
+                && let Some(id) = code.exact_product(a, reciprocal, (1.0 / divisor).to_bits().into())?
+            {
+                return Ok(id);
+            }
             return match is_product {
                 true => scalar::emit(code, Elementwise::Binary(Binary::Multiply), &[a, reciprocal], step.out),
                 false => scalar::divide_by(code, a, b, reciprocal, step.out),

@@ -18,6 +18,28 @@ fn softmax(engine: &Engine, dtype: DType, rows: u64) -> Outcome<Program> {
     optimize(b.finish(&[result])?, &engine.target())
 }
 
+/// Layer norm and RMS norm of rows, with a scale and a bias.
+fn norms(engine: &Engine, dtype: DType, rows: u64) -> Outcome<[(&'static str, Program); 2]> {
+    let program = |make: fn(&Builder, Operand, [Operand; 2]) -> Operand| -> Outcome<Program> {
+        let b = Builder::new();
+        let x = b.input(dtype, &[rows, COLUMNS]);
+        let parameters = [(); 2].map(|()| b.input(dtype, &[COLUMNS]));
+        let result = make(&b, x, parameters);
+        optimize(b.finish(&[result])?, &engine.target())
+    };
+    fn mean(b: &Builder, x: Operand) -> Operand {
+        b.divide(b.reduce(Reduction::Sum, x, &[1], true), COLUMNS as f64)
+    }
+    fn normalized(b: &Builder, x: Operand, scale: Operand) -> Operand {
+        let variance = mean(b, b.multiply(x, x));
+        b.multiply(b.multiply(x, b.unary(Unary::Rsqrt, b.add(variance, 1e-5))), scale)
+    }
+    Ok([
+        ("layer_norm", program(|b, x, [scale, bias]| b.add(normalized(b, b.subtract(x, mean(b, x)), scale), bias))?),
+        ("rms_norm", program(|b, x, [scale, bias]| b.add(normalized(b, x, scale), bias))?),
+    ])
+}
+
 /// What models in narrow types compute of each element, as kernels of one input and one result.
 fn activations(engine: &Engine, dtype: DType, n: u64) -> Outcome<Vec<(&'static str, Program)>> {
     let program = |make: fn(&Builder, Operand) -> Operand| -> Outcome<Program> {
@@ -78,7 +100,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Activations of `n` elements between -4 and 4, and softmax of rows of them.
+    /// Activations of `n` elements between -4 and 4, and softmax and norms of rows of them.
     pub fn activations(&self, n: u64) -> Outcome<()> {
         let rows = n / COLUMNS;
         let unit = self.filled(&[n])?;
@@ -98,7 +120,11 @@ impl Bench {
                 time(what, &program, &x)?;
             }
             let matrix = self.op_of(&Op::Reshape, &x, dtype, &[rows, COLUMNS])?;
-            time("softmax", &softmax(&self.engine, dtype, rows)?, &[matrix])?;
+            time("softmax", &softmax(&self.engine, dtype, rows)?, std::slice::from_ref(&matrix))?;
+            let ones = self.op_of(&Op::AsType, &[self.filled(&[COLUMNS])?], dtype, &[COLUMNS])?;
+            for (what, program) in norms(&self.engine, dtype, rows)? {
+                time(what, &program, &[matrix.clone(), ones.clone(), ones.clone()])?;
+            }
         }
         Ok(())
     }

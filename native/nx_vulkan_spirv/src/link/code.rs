@@ -35,6 +35,8 @@ pub struct Code<'a, 'l> {
     pub(crate) known: HashMap<Word, Known>,
     /// Whether bf16 that are read are assumed to be so large and no larger, where hot twins are called.
     pub assumes: bool,
+    /// Whether what is computed is no more than 1.
+    pub is_at_most_one: bool,
     /// While hot twins are called: where each of them does not hold.
     pub(crate) rare: Option<Vec<Word>>,
     /// While functions may be computed nearly: where each of them is in doubt.
@@ -76,12 +78,37 @@ impl Code<'_, '_> {
     /// of the same arguments is true. Returns what `emit` does, and a bool that is false where all of them hold, if
     /// there were any.
     pub fn hot<T>(&mut self, emit: impl FnOnce(&mut Self) -> Result<T>) -> Result<(T, Option<Word>)> {
-        self.rare = Some(vec![]);
+        self.begin_hot();
         let result = emit(self);
+        let rare = self.end_hot();
+        Ok((result?, rare))
+    }
+
+    /// Begins code that calls hot twins, as [`Code::hot`] does.
+    pub fn begin_hot(&mut self) {
+        self.rare = Some(vec![]);
+    }
+
+    /// Ends code that calls hot twins, and gives what [`Code::hot`] does.
+    pub fn end_hot(&mut self) -> Option<Word> {
         let rare = self.rare.take().unwrap_or_default();
         let ty = self.linker.type_bool();
-        let rare = rare.into_iter().reduce(|a, b| self.ids(Op::LogicalOr, ty, &[a, b]));
-        Ok((result?, rare))
+        rare.into_iter().reduce(|a, b| self.ids(Op::LogicalOr, ty, &[a, b]))
+    }
+
+    /// Ends it for what has no bools to give, such as code of branches; [`Code::resume_hot`] goes on.
+    pub fn pause_hot(&mut self) -> Option<Vec<Word>> {
+        self.rare.take()
+    }
+
+    /// Notes that what is computed does not hold where a bool does.
+    pub fn add_rare(&mut self, rare: Word) {
+        self.rare.iter_mut().for_each(|list| list.push(rare));
+    }
+
+    /// Goes on with code that calls hot twins, if it did.
+    pub fn resume_hot(&mut self, rare: Option<Vec<Word>>) {
+        self.rare = rare;
     }
 
     /// What [`Code::hot`] gives, and of functions that have an `f_near` what that gives, or `f_nearby`, with fewer

@@ -12,7 +12,7 @@ use nx_vulkan_spirv::memory::Address;
 use nx_vulkan_spirv::modes::FloatModes;
 use nx_vulkan_spirv::params::{Fixed, Param, ParamLayout};
 use nx_vulkan_spirv::scalar::Value;
-use nx_vulkan_spirv::steps::{bounds, dtype_of, find, number, run_steps};
+use nx_vulkan_spirv::steps::{bounds, dtype_of, find, hides_nan, number, run_steps};
 use rspirv::spirv::{Op as SpirvOp, Word};
 use smallvec::{SmallVec, smallvec};
 
@@ -142,6 +142,11 @@ impl Spec {
         loaded.chain(self.steps.iter().map(|step| step.out)).any(lowered)
     }
 
+    /// Whether it makes no difference which NaN a number of 16 bits is that is read: steps take it, and none shows it.
+    fn hides_nan(&self) -> bool {
+        hides_nan(&self.steps) && self.outputs.iter().all(|(from, _)| matches!(from, Ref::Result(_)))
+    }
+
     fn costly_steps(&self) -> usize {
         let number = |k: usize| k.checked_sub(self.inputs.len()).and_then(|k| self.numbers.get(k).copied());
         let dtype = |r: &Ref| match r {
@@ -251,6 +256,7 @@ impl Spec {
         let name = "elementwise_lanes";
         let mut linker = Linker::new(library, name, false, modes)?;
         linker.pairs = true;
+        linker.any_nan = self.hides_nan();
         let mut params = ParamLayout::new(&[Param::Count]);
         linker.define("slot_element", |code, args| {
             self.emit_element(code, &mut params, arg(args, 0)?)?;
@@ -284,6 +290,7 @@ impl Spec {
         };
         let mut linker = Linker::new(library, name, table, modes)?;
         linker.pairs = self.form == Form::Pairs;
+        linker.any_nan = self.hides_nan();
         let settles = self.form == Form::Exact || linker.has_slot("slot_vector") && self.may_doubt();
         let fixed = self.fixed.as_deref().cloned();
         let mut params = ParamLayout { fixed, ..ParamLayout::new(&[Param::Count]) };

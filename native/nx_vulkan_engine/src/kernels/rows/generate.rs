@@ -19,7 +19,7 @@ use nx_vulkan_spirv::modes::FloatModes;
 use nx_vulkan_spirv::params::{Param, ParamLayout};
 use nx_vulkan_spirv::reducer::ReducerCode;
 use nx_vulkan_spirv::scalar::{self, Value};
-use nx_vulkan_spirv::steps::{bounds, emit_step, pays_to_assume};
+use nx_vulkan_spirv::steps::{bounds, emit_step, hides_nan, pays_to_assume};
 use rspirv::spirv::{Op as SpirvOp, Word};
 use smallvec::SmallVec;
 
@@ -84,6 +84,7 @@ impl RowsSpec {
     fn generate_with(&self, library: &Library, modes: FloatModes, table: bool) -> Result<Generated> {
         let name = format!("rows_{}", self.local_size());
         let mut linker = Linker::new(library, &name, table, modes)?;
+        linker.any_nan = hides_nan(self.steps());
         let mut params = ParamLayout::new(&[Param::Count, Param::Extra(0)]);
         let reductions: Vec<Reducer> = self.values.iter().filter_map(|v| self.reduction(&v.made)).collect();
         for (k, spec) in reductions.iter().enumerate() {
@@ -98,14 +99,8 @@ impl RowsSpec {
                 Ok(Some(to_four(code, spec, sum)))
             })?;
         }
-        let steps = || {
-            self.values.iter().filter_map(|value| match &value.made {
-                Made::Step(step) => Some(step),
-                Made::Reduction { .. } => None,
-            })
-        };
         linker.define("slot_row", |code, args| {
-            code.assumes = pays_to_assume(steps());
+            code.assumes = self.is_narrow();
             let [row, lane, live] = [arg(args, 0)?, arg(args, 1)?, arg(args, 2)?];
             let mut emit = |code: &mut Code<'_, '_>| Emission::new(self, code, &mut params, row, lane)?.emit(live);
             if self.exact {
@@ -125,6 +120,18 @@ impl RowsSpec {
             Ref::Coordinate(_) | Ref::Linear => DType::U32,
             Ref::Constant(dtype, _) => dtype,
         }
+    }
+
+    fn steps(&self) -> impl Iterator<Item = &Step> {
+        self.values.iter().filter_map(|value| match &value.made {
+            Made::Step(step) => Some(step),
+            Made::Reduction { .. } => None,
+        })
+    }
+
+    /// Whether steps round to floats of 16 bits, most of them in few instructions where nothing is rare.
+    fn is_narrow(&self) -> bool {
+        self.steps().any(|step| matches!(step.out, DType::F16 | DType::Bf16))
     }
 
     /// Elements and the largest of their row, if a step gives the exponentials of their difference, all of one type.
@@ -197,6 +204,18 @@ impl Held {
     }
 }
 
+/// How the steps of a row's elements are computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// Each by short forms of functions beside whole ones, which an invocation takes for all of its elements where the
+    /// short ones do not serve one.
+    Both,
+    /// All by short forms, whether these serve or not.
+    Short,
+    /// All by whole ones.
+    Whole,
+}
+
 /// The body of `slot_row` under construction.
 struct Emission<'s, 'c, 'a, 'l> {
     spec: &'s RowsSpec,
@@ -211,6 +230,7 @@ struct Emission<'s, 'c, 'a, 'l> {
     /// For each element: its place in the row.
     places: Vec<Word>,
     held: HashMap<Ref, Held>,
+    way: Way,
     /// Of the bits of the invocation's elements of f32: the largest as signed integers, the largest and the least as
     /// unsigned ones.
     extremes: HashMap<Ref, [Word; 3]>,
@@ -259,12 +279,53 @@ impl<'s, 'c, 'a, 'l> Emission<'s, 'c, 'a, 'l> {
             loads,
             places,
             held: HashMap::new(),
+            way: Way::Both,
             extremes: HashMap::new(),
             least_exponents: HashMap::new(),
         })
     }
 
     fn emit(mut self, live: Word) -> Result<()> {
+        if !self.spec.is_narrow() || !self.code.linker.modes.nearest {
+            self.compute()?;
+            return self.store(live);
+        }
+        // Short forms without a branch between them, so that nothing waits for one. Where something is rare, the
+        // workgroup computes all of it again.
+        self.way = Way::Short;
+        self.code.begin_hot();
+        self.compute()?;
+        let Some(rare) = self.code.end_hot() else { return self.store(live) };
+        let any = self.code.call_own("nx_any", &[rare])?;
+        let mut branch = self.code.begin_if(any);
+        let mut whole = self.again(Way::Whole);
+        whole.compute()?;
+        whole.store(live)?;
+        self.code.begin_else(&mut branch);
+        self.store(live)?;
+        self.code.end_if(branch);
+        Ok(())
+    }
+
+    /// The same row with nothing computed.
+    fn again(&mut self, way: Way) -> Emission<'_, '_, 'a, 'l> {
+        Emission {
+            spec: self.spec,
+            code: &mut *self.code,
+            params: &mut *self.params,
+            row: self.row,
+            lane: self.lane,
+            outer: self.outer.clone(),
+            loads: self.loads.clone(),
+            places: self.places.clone(),
+            held: HashMap::new(),
+            way,
+            extremes: HashMap::new(),
+            least_exponents: HashMap::new(),
+        }
+    }
+
+    fn compute(&mut self) -> Result<()> {
         let mut reductions = 0;
         for (i, value) in self.spec.values.iter().enumerate() {
             let held = match &value.made {
@@ -277,7 +338,7 @@ impl<'s, 'c, 'a, 'l> Emission<'s, 'c, 'a, 'l> {
             };
             self.held.insert(Ref::Result(i as u16), held);
         }
-        self.store(live)
+        Ok(())
     }
 
     fn find(&mut self, r: Ref) -> Result<Held> {
@@ -363,7 +424,7 @@ impl<'s, 'c, 'a, 'l> Emission<'s, 'c, 'a, 'l> {
                 }
             }
         }
-        if dtype == DType::Bf16 && self.code.assumes && self.code.linker.modes.nearest {
+        if dtype == DType::Bf16 && self.way == Way::Short && pays_to_assume(self.spec.steps()) {
             self.code.assume(&values)?;
         }
         Ok(Held::Each(values))
@@ -399,6 +460,15 @@ impl<'s, 'c, 'a, 'l> Emission<'s, 'c, 'a, 'l> {
         }
         let elements = 0..self.places.len();
         let each = |code: &mut Code<'_, '_>| elements.clone().map(|k| one(code, k)).collect::<Result<Vec<Value>>>();
+        match self.way {
+            Way::Short => return self.short(step, &args, of, each).map(Held::Each),
+            Way::Whole if self.code.rare(each)?.is_none() => return each(self.code).map(Held::Each),
+            Way::Whole => {
+                let ids = self.one_by_one(step, &args)?.into_iter();
+                return Ok(Held::Each(ids.map(|id| Value { id, dtype: step.out }).collect()));
+            }
+            Way::Both => {}
+        }
         // Known before anything is computed, so that what is computed can take the place of what it is made of.
         let by_row = self.rare_quotient(step, &args)?;
         let rare = match by_row {
@@ -417,34 +487,56 @@ impl<'s, 'c, 'a, 'l> Emission<'s, 'c, 'a, 'l> {
         variables.iter().zip(whole).for_each(|(&variable, value)| self.code.set(variable, value));
         self.code.begin_else(&mut branch);
         let short = match by_row {
-            Some(_) => self.code.hot(|code| quotients(code, &args, step.out))?.0,
+            Some(_) => quotients(self.code, &args, step.out)?,
             None => self.code.hot(each)?.0,
         };
-        if self.spec.below_largest(step).is_some() {
-            self.code.know_at_most_one(&short);
-        }
-        let known = self.code.known_of(&short);
         variables.iter().zip(short).for_each(|(&variable, value)| self.code.set(variable, value.id));
         self.code.end_if(branch);
         let get = |variable| Value { id: self.code.get(ty, variable), dtype: step.out };
-        let values: Vec<Value> = variables.into_iter().map(get).collect();
-        // What the long forms give is the same.
-        self.code.know_again(&values, known, rare);
-        Ok(Held::Each(values))
+        Ok(Held::Each(variables.into_iter().map(get).collect()))
+    }
+
+    /// The values of a step by short forms, in code that calls hot twins.
+    fn short<F>(&mut self, step: &Step, args: &[Held], of: Ref, each: F) -> Result<Vec<Value>>
+    where
+        F: Fn(&mut Code<'_, '_>) -> Result<Vec<Value>>,
+    {
+        if let [Held::Each(dividends), Held::Row(divisor)] = args
+            && step.op == Elementwise::Binary(Binary::Divide)
+            && matches!(step.out, DType::F16 | DType::Bf16)
+            && dividends.iter().chain([divisor]).all(|value| value.dtype == step.out)
+            && self.code.divides_plainly(dividends, *divisor)?
+        {
+            return quotients(self.code, args, step.out);
+        }
+        let by_row = self.rare_quotient(step, args)?;
+        let by_extreme = if by_row.is_none() { self.rare_exponential(step, of)? } else { None };
+        if let Some(rare) = by_row.or(by_extreme) {
+            self.code.add_rare(rare);
+            let others = self.code.pause_hot();
+            let values = match by_row {
+                Some(_) => quotients(self.code, args, step.out),
+                None => self.code.hot(each).map(|(values, _)| values),
+            };
+            self.code.resume_hot(others);
+            return values;
+        }
+        self.code.is_at_most_one = self.spec.below_largest(step).is_some();
+        let values = each(self.code);
+        self.code.is_at_most_one = false;
+        values
     }
 
     /// What [`Code::rare`] gives for elements of f32 that are all divided by the same number, if that is what the step
     /// does: two extremes of them say it, in three operations per element instead of seven.
     fn rare_quotient(&mut self, step: &Step, args: &[Held]) -> Result<Option<Word>> {
         let [Held::Each(dividends), Held::Row(divisor)] = args else { return Ok(None) };
-        let is_same = dividends.iter().chain([divisor]).all(|value| value.dtype == step.out);
-        if step.op != Elementwise::Binary(Binary::Divide) || !is_same || !self.code.linker.fuses() {
-            return Ok(None);
-        }
-        if step.out == DType::Bf16 {
-            return self.rare_quotient_bf16(dividends, *divisor, args);
-        }
-        if step.out != DType::F32 {
+        let is_f32 = dividends.iter().chain([divisor]).all(|value| value.dtype == DType::F32);
+        if step.op != Elementwise::Binary(Binary::Divide)
+            || step.out != DType::F32
+            || !is_f32
+            || !self.code.linker.fuses()
+        {
             return Ok(None);
         }
         let dividend = step.args[0];
@@ -490,19 +582,6 @@ impl<'s, 'c, 'a, 'l> Emission<'s, 'c, 'a, 'l> {
             least = self.code.call("nx_least_dividend_key_f32", &[least])?;
         }
         self.code.call("nx_rare_quotient_f32", &[most, least, divisor.id]).map(Some)
-    }
-
-    /// The same for elements of bf16 that are known to be neither large nor small.
-    fn rare_quotient_bf16(&mut self, dividends: &[Value], divisor: Value, args: &[Held]) -> Result<Option<Word>> {
-        if !self.code.divides_plainly(dividends, divisor)? {
-            return Ok(None);
-        }
-        let Some(unknown) = self.code.rare(|code| quotients(code, args, DType::Bf16))? else { return Ok(None) };
-        // Of 1, that is of the divisor alone.
-        let [most, least] = [0x7f00_0000; 2].map(|key| self.code.linker.const_u32(key));
-        let rare = self.code.call("nx_rare_quotient_f32", &[most, least, divisor.id])?;
-        let ty = self.code.linker.type_bool();
-        Ok(Some(self.code.ids(SpirvOp::LogicalOr, ty, &[unknown, rare])))
     }
 
     /// What [`Code::rare`] gives for exponentials of what elements of f32 are below the largest of them, if that is
@@ -597,16 +676,24 @@ impl<'s, 'c, 'a, 'l> Emission<'s, 'c, 'a, 'l> {
     /// The tree is that of `reduce_rows`: loads of one invocation in order, then the team.
     fn reduce(&mut self, spec: &Reducer, of: Ref, number: usize) -> Result<Held> {
         let values = self.find(of)?;
+        // Reductions have branches of their own.
+        let others = self.code.pause_hot();
+        let reduced = self.reduced(spec, of, &values, number);
+        self.code.resume_hot(others);
+        reduced
+    }
+
+    fn reduced(&mut self, spec: &Reducer, of: Ref, values: &Held, number: usize) -> Result<Held> {
         let mut sum = match spec.extreme_of_f32() {
             Some(extreme) => {
-                let extremes = self.extremes(of, &values)?;
+                let extremes = self.extremes(of, values)?;
                 let bits = self.code.call(&format!("nx_{extreme}_of_extremes_f32"), &extremes)?;
                 self.code.call(&format!("nx_{extreme}_key_f32"), &[bits])?
             }
             None if spec.is_sum_of_f32() && self.spec.full && self.is_held(of) && self.has_no_sign(of) => {
-                self.sum_without_signs(spec, of, &values)?
+                self.sum_without_signs(spec, of, values)?
             }
-            None => self.sum(spec, &values)?,
+            None => self.sum(spec, values)?,
         };
         if self.spec.team > 1 {
             let four = to_four(self.code, spec, sum);

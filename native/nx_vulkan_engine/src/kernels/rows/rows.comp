@@ -13,6 +13,7 @@ layout(constant_id = 0) const uint TEAM = LOCAL;
 layout(constant_id = 1) const uint APART = 1u;
 
 shared uvec4 partial[LOCAL];
+shared uint found;
 
 uint nx_lane() { return gl_LocalInvocationID.x / APART % TEAM; }
 
@@ -50,9 +51,19 @@ TREE(slot_combine_3, nx_tree_3)
 TREE(slot_combine_4, nx_tree_4)
 TREE(slot_combine_5, nx_tree_5)
 
+// Whether it is so of an invocation of the workgroup, for all of them.
+bool nx_any(const in bool one) {
+    if (gl_LocalInvocationID.x == 0u) found = 0u;
+    barrier();
+    if (one) atomicOr(found, 1u);
+    barrier();
+    return found != 0u;
+}
+
 // Computes row `row` with the other invocations of the team; stores nothing unless it is live.
 void slot_row(const in uint row, const in uint lane, const in bool live) {
     uvec4 a = nx_tree_0(uvec4(row)) + nx_tree_1(uvec4(lane)) + nx_tree_2(uvec4(0u));
+    if (nx_any(live)) a += row;
     partial[0] = a + nx_tree_3(uvec4(live)) + nx_tree_4(uvec4(1u)) + nx_tree_5(uvec4(2u));
 }
 

@@ -26,7 +26,7 @@ impl Output {
 }
 
 impl Emission<'_, '_, '_, '_> {
-    pub(super) fn store(mut self, live: Word) -> Result<()> {
+    pub(super) fn store(&mut self, live: Word) -> Result<()> {
         let outputs = (self.spec.inputs.len() as u8..).zip(&self.spec.outputs);
         let outputs = outputs.map(|(place, &(r, port))| Ok(Output { place, port, held: self.find(r)? }));
         let (of_rows, of_elements): (Vec<Output>, Vec<Output>) =
@@ -69,7 +69,7 @@ impl Emission<'_, '_, '_, '_> {
             };
             let idle = self.code.ids(SpirvOp::LogicalNot, bool_type, &[stores]);
             let (spec, params, outer) = (self.spec, &mut *self.params, self.outer.clone());
-            let (row, lane, places) = (self.row, self.lane, self.places.clone());
+            let (row, lane, places, way) = (self.row, self.lane, self.places.clone(), self.way);
             self.code.unless(idle, |code| {
                 let mut inside = Emission {
                     spec,
@@ -81,6 +81,7 @@ impl Emission<'_, '_, '_, '_> {
                     loads: Vec::new(),
                     places,
                     held: HashMap::new(),
+                    way,
                     extremes: HashMap::new(),
                     least_exponents: HashMap::new(),
                 };
