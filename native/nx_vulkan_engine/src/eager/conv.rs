@@ -6,6 +6,7 @@
 use nx_vulkan_spirv::access::Element;
 use smallvec::{SmallVec, smallvec};
 
+mod border;
 mod in_place;
 mod phases;
 
@@ -195,6 +196,9 @@ impl Convolution<'_> {
         if loads == Loads::Planes {
             return self.run_in_place(output);
         }
+        if loads == Loads::Own && unpadded.is_none() && self.run_with_border(output)? {
+            return Ok(());
+        }
         let together = loads.neighbours();
         let of_kernel = if loads == Loads::Four { self.order_of_large_kernel()? } else { None };
         let own_order = |input: &Tensor| match of_kernel {
@@ -222,20 +226,7 @@ impl Convolution<'_> {
             (None, None) => self.sizes.channels.next_multiple_of(together),
             _ => self.sizes.channels,
         };
-        let results = (output.view.elements() / self.sizes.images).max(output.view.strides[0].unsigned_abs());
-        let limit = self.call.engine.reach().near(self.input.view.dtype.size_bytes());
-        let step = match &in_place {
-            Some(input) => limit / results.max(input.view.strides[1].unsigned_abs()),
-            None => {
-                let copied = self.op.groups() * channels * elements(&self.padded_space()?);
-                let bytes = copied * self.input.view.dtype.size_bytes();
-                (limit / results.max(copied)).min(MAX_COPY_BYTES / bytes)
-            }
-        };
-        let step = if loads == Loads::Own { step.min(self.images_of_units(channels)) } else { step };
-        // Parts are as large as each other.
-        let parts = self.sizes.images.div_ceil(step.clamp(1, self.sizes.images));
-        let step = self.sizes.images.div_ceil(parts);
+        let step = self.images_at_once(in_place.as_ref(), channels, loads, output)?;
         let filters = self.filters(channels, order, loads)?;
         for first in (0..self.sizes.images).step_by(step as usize) {
             let count = step.min(self.sizes.images - first);
@@ -248,6 +239,25 @@ impl Convolution<'_> {
             self.multiply(part, output, |p, _| product(self.call.engine, p, self.call.compile))?;
         }
         Ok(())
+    }
+
+    /// Images of a part, that of an input which is read in place or copied with as many channels. Parts are as large as
+    /// each other.
+    fn images_at_once(&self, in_place: Option<&Tensor>, channels: u64, loads: Loads, output: &Tensor) -> Result<u64> {
+        let images = self.sizes.images;
+        let results = (output.view.elements() / images).max(output.view.strides[0].unsigned_abs());
+        let limit = self.call.engine.reach().near(self.input.view.dtype.size_bytes());
+        let step = match in_place {
+            Some(input) => limit / results.max(input.view.strides[1].unsigned_abs()),
+            None => {
+                let copied = self.op.groups() * channels * elements(&self.padded_space()?);
+                let bytes = copied * self.input.view.dtype.size_bytes();
+                (limit / results.max(copied)).min(MAX_COPY_BYTES / bytes)
+            }
+        };
+        let step = if loads == Loads::Own { step.min(self.images_of_units(channels)) } else { step };
+        let parts = images.div_ceil(step.clamp(1, images));
+        Ok(images.div_ceil(parts))
     }
 
     /// Multiplies the windows of a part by the filters, into `output`, by what launches a product; that is also told
@@ -310,13 +320,28 @@ impl Convolution<'_> {
     /// The input without what padding cuts off, if nothing is added to it.
     fn unpadded(&self) -> Result<Option<Tensor>> {
         let cuts_only = self.op.padding.iter().all(|&(low, high)| low <= 0 && high <= 0);
+        if cuts_only { self.without_cut_off() } else { Ok(None) }
+    }
+
+    /// The input without what padding cuts off, if nothing stands between its elements.
+    fn without_cut_off(&self) -> Result<Option<Tensor>> {
         let dense = self.op.input_dilation.iter().zip(&self.sizes.space).all(|(&step, &size)| step == 1 || size == 1);
-        if !cuts_only || !dense || !is_ascending(&self.input.view) {
+        if !dense || !is_ascending(&self.input.view) {
             return Ok(None);
         }
         let view = &self.input.view;
-        let starts: Dims = [0; SPACE].into_iter().chain(self.op.padding.iter().map(|p| p.0.unsigned_abs())).collect();
-        let lengths: Dims = view.shape[..SPACE].iter().copied().chain(self.padded_space()?).collect();
+        let cut = |(low, high): (i64, i64)| [low, high].map(|side| side.min(0).unsigned_abs());
+        let mut starts = Dims::from_elem(0, SPACE);
+        let mut lengths: Dims = view.shape[..SPACE].into();
+        for (&padding, &size) in self.op.padding.iter().zip(&view.shape[SPACE..]) {
+            let [low, high] = cut(padding);
+            // Beyond the input nothing but zeros is left.
+            let Some(left) = size.checked_sub(low.saturating_add(high)).filter(|&left| left > 0) else {
+                return Ok(None);
+            };
+            starts.push(low);
+            lengths.push(left);
+        }
         let view = view.slice(&starts, &lengths, &Dims::from_elem(1, starts.len()))?;
         Ok(Some(self.input.with_view(view)))
     }

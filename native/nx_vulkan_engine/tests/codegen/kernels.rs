@@ -10,7 +10,8 @@ use nx_vulkan_engine::kernels::attention::{
     AttentionSpec, AttentionTile, GradientSpec, KeptSpec, MergeSpec, QuerySpec, QueryTile, Read, ScoreSpec,
 };
 use nx_vulkan_engine::kernels::dot::{
-    Access, Bounds, DotSpec, EpilogueSpec, Load, MatrixTile, Planes, SplitSpec, SplitStage, Store, Tiling,
+    Access, BorderSpec, Bounds, DotSpec, EpilogueSpec, Load, MatrixTile, Planes, SplitSpec, SplitStage, Store, Tiling,
+    WindowAxis,
 };
 use nx_vulkan_engine::kernels::map::{Form, Port, Spec};
 use nx_vulkan_engine::kernels::reduce::{Direction, Producer, ReduceEpilogue, ReduceSpec, Stage};
@@ -169,11 +170,23 @@ fn kernels_for_matrix_units_are_valid() {
                 guarded: tile.planes.own_type().is_none() && tile.planes != Planes::OneF16,
                 low_b_first: by_four,
                 ends_early: by_axes,
+                border: None,
                 by_eights: false,
                 wide: by_four,
                 epilogue,
             };
             check(&format!("{spec:?}"), &as_f16(&spec.generate(library, MODES).unwrap().words));
+            if !by_axes || tile.teams.is_some() || tile.planes.own_type().is_none() {
+                continue;
+            }
+            for second in [false, true] {
+                let axis = WindowAxis { positions: 3, dilation: 1, stride: 2 };
+                let axes = smallvec![axis, WindowAxis { dilation: 2, ..axis }];
+                let [a_ranks, b_ranks] = if second { [[0; 3], [1, 3, 3]] } else { [[1, 3, 3], [0; 3]] };
+                let border = Some(BorderSpec { second, axes });
+                let spec = DotSpec { a_ranks, b_ranks, border, ..spec.clone() };
+                check(&format!("{spec:?}"), &as_f16(&spec.generate(library, MODES).unwrap().words));
+            }
         }
     }
     for stage in [SplitStage::Largest, SplitStage::Split, SplitStage::Copy, SplitStage::Restore] {

@@ -17,6 +17,7 @@ use smallvec::smallvec;
 
 use crate::common;
 
+mod borders;
 mod few;
 mod own_numbers;
 mod planes;

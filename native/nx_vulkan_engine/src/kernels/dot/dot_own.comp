@@ -1,4 +1,6 @@
-//! name = "dot_own_{TILE_M}x{TILE_N}"
+//! name = "dot_own_{TILE_M}x{TILE_N}{form}"
+//! choices.form = { "" = {}, _bordered = { BORDERED = "1" } }
+//! matrix.form = ["", "_bordered"]
 //! matrix."TILE_M TILE_N OWN_M OWN_N AHEAD" = ["64 64 32 32 1", "64 128 32 64 0"]
 #version 460
 #pragma use_vulkan_memory_model
@@ -20,6 +22,8 @@
 // and for B: uvec4 from 16 rows to the next, from 8 to the next 8 of them, from a row to the next, from 32 elements
 // along k to the next; batches of the inner axis, and uvec4 from an outer one and an inner one to the next. Operands
 // with other axes, as windows of an image have, are found through slot_a_free and slot_a_depth (slot_b_...).
+// BORDERED: one operand is the windows of an image that reach beyond it, where zeros are multiplied; another parameter
+// is by how many uvec4 the first element of the first window would lie before the image.
 #include "params.glsl"
 
 #define SUBGROUPS (TILE_M / OWN_M * (TILE_N / OWN_N))
@@ -73,8 +77,9 @@ void main() {
 // Rows g and g + 8 of each 16, 32 elements along k.
 #define FETCH(a, b, slice) { \
     uint a_line = LINE(A_BY_AXES, 0u, slice, a_at, a_32), b_line = LINE(B_BY_AXES, A_BY_AXES * eights / 4u, slice, b_at, b_32); \
-    [[unroll]] for (uint r = 0u; r < 2u * FRAGMENTS_M; ++r) a[r] = slot_a_block(a_line + ROW(a_rows, A_BY_AXES, r, a_16, a_8)); \
-    [[unroll]] for (uint r = 0u; r < 2u * FRAGMENTS_N; ++r) b[r] = slot_b_block(b_line + ROW(b_rows, B_BY_AXES, r, b_16, b_8)); \
+    TAKE_POSITIONS(a_line, b_line) \
+    [[unroll]] for (uint r = 0u; r < 2u * FRAGMENTS_M; ++r) a[r] = A_BLOCK(a_line + ROW(a_rows, A_BY_AXES, r, a_16, a_8), r); \
+    [[unroll]] for (uint r = 0u; r < 2u * FRAGMENTS_N; ++r) b[r] = B_BLOCK(b_line + ROW(b_rows, B_BY_AXES, r, b_16, b_8), r); \
     if (ENDS_EARLY != 0u) { \
         uint mask = (slice) * 32u + t * 8u < depth ? ~0u : 0u; \
         [[unroll]] for (uint r = 0u; r < 2u * FRAGMENTS_M; ++r) a[r] &= uvec4(mask); \

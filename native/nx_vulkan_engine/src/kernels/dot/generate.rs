@@ -14,6 +14,7 @@ use nx_vulkan_spirv::steps::emit_steps;
 use rspirv::spirv::{Op as SpirvOp, Word};
 use smallvec::SmallVec;
 
+use super::border::BorderSpec;
 use super::derived::DerivedSpec;
 use super::generate_matrix::MatrixTile;
 use super::generate_vectors::VectorTile;
@@ -248,6 +249,8 @@ pub struct DotSpec {
     pub low_b_first: bool,
     /// On matrix units: whether contracted elements end within a step. By vectors: within eight of them.
     pub ends_early: bool,
+    /// On matrix units: the operand that is windows of an image with zeros around it, found by its axes.
+    pub border: Option<BorderSpec>,
     /// By vectors: whether an invocation may take eight neighbours of a matrix.
     pub by_eights: bool,
     /// Whether parameters may fill `ParamLayout::WIDE_PUSH_WORDS` of push constants.

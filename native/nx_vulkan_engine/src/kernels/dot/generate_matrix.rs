@@ -10,6 +10,7 @@ use nx_vulkan_spirv::params::{Param, ParamLayout};
 use nx_vulkan_spirv::scalar::{self, Value};
 use rspirv::spirv::{Op as SpirvOp, Word};
 
+use super::border::BorderSpec;
 use super::generate::{DotSpec, Load, start};
 use super::loads::{grouped_position, load_four};
 
@@ -191,12 +192,13 @@ impl MatrixTile {
         }
     }
 
-    fn template(&self) -> String {
+    fn template(&self, bordered: bool) -> String {
         let MatrixTile { rows, columns, planes, teams } = self;
         if let Some(Teams { count, ahead }) = teams {
             return format!("dot_few_{count}_{}", u32::from(*ahead));
         }
         match (planes.is_own(), planes.count()) {
+            (true, 1) if bordered => format!("dot_own_{rows}x{columns}_bordered"),
             (true, 1) => format!("dot_own_{rows}x{columns}"),
             (true, count) => format!("dot_own_{rows}x{columns}_{count}"),
             (false, count) => format!("dot_matrix_{rows}x{columns}_{count}"),
@@ -212,11 +214,11 @@ impl DotSpec {
         modes: FloatModes,
         table: bool,
     ) -> Result<Generated> {
-        let name = &tile.template();
+        let name = &tile.template(self.border.is_some());
         let numbers = match (tile.planes.is_own(), tile.planes.count()) {
             _ if tile.teams.is_some() => 6,
             (false, _) => 10,
-            (true, 1) => 20,
+            (true, 1) => 20 + self.border.as_ref().map_or(0, BorderSpec::numbers),
             (true, _) => 22,
         };
         let (mut linker, mut params) = start(library, name, modes, table, numbers)?;
@@ -239,6 +241,9 @@ impl DotSpec {
             if by_axes || tile.teams.is_some() {
                 self.define_positions(&mut linker, &mut params, name, operand)?;
             }
+        }
+        if let Some(border) = &self.border {
+            border.define([self.a_ranks, self.b_ranks], &mut linker, &mut params)?;
         }
         if tile.planes.own_type().is_none() {
             self.define_guard(&mut linker, &mut params)?;

@@ -8,7 +8,9 @@ use nx_vulkan_spirv::params::ParamLayout;
 use smallvec::SmallVec;
 
 use super::choice::{has_vectors, lane_tiles, launch_of, shares_results};
-use super::{Access, Derived, DotSpec, EpilogueSpec, Image, Load, Store, Tiling, VectorTile, launch_derived, matrix};
+use super::{
+    Access, Border, Derived, DotSpec, EpilogueSpec, Image, Load, Store, Tiling, VectorTile, launch_derived, matrix,
+};
 use crate::kernels::launch::record;
 use crate::kernels::map::{Operand, Shapes, map};
 use crate::kernels::reduce::{Factor, Finish, Reduce, Target, inner, reduce};
@@ -41,6 +43,11 @@ impl MergedAxes {
         let space = Space::new(sizes, &[strides]);
         let strides = space.strides.into_iter().next().unwrap_or_default();
         MergedAxes { sizes: space.sizes, strides }
+    }
+
+    /// All of the axes, none merged with another.
+    pub fn apart(sizes: &[u64], strides: &[i64]) -> MergedAxes {
+        MergedAxes { sizes: sizes.into(), strides: strides.into() }
     }
 
     pub fn elements(&self) -> u64 {
@@ -436,6 +443,7 @@ fn spec(p: &Product<'_>) -> DotSpec {
         guarded: false,
         low_b_first: false,
         ends_early: false,
+        border: None,
         by_eights: false,
         wide: false,
         epilogue: None,
@@ -498,6 +506,8 @@ pub(super) enum Instead<'a> {
     Nothing,
     /// Of the first one, or of the second.
     Image(&'a Image<'a>, bool),
+    /// Of the first one, or of the second: an image whose windows it is, among zeros that lie nowhere.
+    Border(&'a Border, bool),
     /// Of the matrix that vectors multiply.
     Derived(&'a Derived),
 }
@@ -578,10 +588,7 @@ pub(super) fn product_with(
     };
     let results = Results { out: on_the_way.as_ref().unwrap_or(p.out), space, inputs, splits };
     match (tiling, instead) {
-        (Tiling::Matrix(tile), Instead::Image(image, second)) => {
-            matrix::launch_product(engine, p, spec, tile, Some((image, second)), &results, compile)?;
-        }
-        (Tiling::Matrix(tile), _) => matrix::launch_product(engine, p, spec, tile, None, &results, compile)?,
+        (Tiling::Matrix(tile), _) => matrix::launch_product(engine, p, spec, tile, instead, &results, compile)?,
         (_, Instead::Derived(derived)) => launch_derived::launch(engine, p, spec, derived, &results, compile)?,
         _ => launch_plain(engine, p, spec, &results, (&[], Waits::All), compile)?,
     }

@@ -10,8 +10,8 @@ use nx_vulkan_device::kernel::Waits;
 use nx_vulkan_ir::program::epilogue::matrix_min_depth;
 use smallvec::SmallVec;
 
-use super::launch::{Choice, Matrix, MergedAxes, Outline, Product, Results, entire, launch_plain};
-use super::{DotSpec, Image, Load, MatrixTile, Planes, SplitSpec, SplitStage, Tiling, choice, few};
+use super::launch::{Choice, Instead, Matrix, MergedAxes, Outline, Product, Results, entire, launch_plain};
+use super::{Border, DotSpec, Load, MatrixTile, Planes, SplitSpec, SplitStage, Tiling, choice, few};
 use crate::kernels::{Arguments, Compile, Place, launch, reach_of};
 use crate::shape::{Dims, Strides};
 use crate::tuning::DeviceModel;
@@ -111,9 +111,7 @@ impl Narrowing {
 
     /// How the product reads the operand in place by kernels that take 32 contracted elements of 16 rows at once.
     fn takes_own(self, m: &Matrix, side: u32, split: u64) -> Option<InPlace> {
-        let is_ascending = [&m.batch, &m.free, &m.depth].iter().all(|g| g.strides.iter().all(|&stride| stride >= 0));
-        let is_own = self.planes.own_type() == Some(m.tensor.view.dtype);
-        if !is_own || !is_ascending || m.loaded_along_k(8) != Some(true) {
+        if !own_by_axes(self.planes, m) {
             return None;
         }
         let is_whole =
@@ -123,6 +121,12 @@ impl Narrowing {
         }
         (split <= MAX_PLACED_DEPTH).then_some(InPlace::ByAxes)
     }
+}
+
+/// Whether kernels that take operands of 16 bits as they are can find one by its axes.
+pub(super) fn own_by_axes(planes: Planes, m: &Matrix) -> bool {
+    let is_ascending = [&m.batch, &m.free, &m.depth].iter().all(|g| g.strides.iter().all(|&stride| stride >= 0));
+    planes.own_type() == Some(m.tensor.view.dtype) && is_ascending && m.loaded_along_k(8) == Some(true)
 }
 
 /// How kernels of `Planes::is_own` find an operand that they take in place.
@@ -307,14 +311,13 @@ fn run(
     launch(engine, &kernel, &arguments, 1 + reads.len(), groups)
 }
 
-/// Launches the product, and behind it what takes over where units can't take it. An image is the second operand if its
-/// flag says so, else the first.
+/// Launches the product, and behind it what takes over where units can't take it.
 pub(super) fn launch_product(
     engine: &Engine,
     p: &Product<'_>,
     spec: DotSpec,
     tile: MatrixTile,
-    image: Option<(&Image<'_>, bool)>,
+    instead: Instead<'_>,
     results: &Results<'_>,
     compile: Compile,
 ) -> Result<()> {
@@ -324,6 +327,11 @@ pub(super) fn launch_product(
     let form = form.ok_or_else(|| bad(format!("no operands for {tile:?}")))?;
     let chunk = p.a.depth.elements().div_ceil(results.splits).next_multiple_of(tile.block());
     let operands = [(&p.a, tile.rows), (&p.b, tile.columns)];
+    let (image, border) = match instead {
+        Instead::Image(image, second) => (Some((image, second)), None),
+        Instead::Border(border, second) => (None, Some((border, second))),
+        Instead::Nothing | Instead::Derived(_) => (None, None),
+    };
     let prepared = match image.filter(|_| tile.planes == Planes::OwnThreeBf16) {
         None if tile.teams.is_some() => few::prepare_both(engine, p, tile, form, compile)?,
         None => prepare(engine, &operands, form, chunk, compile)?,
@@ -335,7 +343,7 @@ pub(super) fn launch_product(
         }
     };
     let [a, b] = prepared.as_slice() else { return Err(bad("two operands".to_string())) };
-    let on_units = OnUnits::new(p, tile, [a, b], results);
+    let on_units = OnUnits::new(p, tile, [a, b], border, results);
     let own = on_units.spec(&spec, form);
     on_units.launch(engine, own, chunk, compile)?;
     if form.is_guarded() {
@@ -367,18 +375,26 @@ struct OnUnits<'a> {
     operands: [&'a Prepared; 2],
     /// For each operand the ranks, sizes and strides of the axes by which it is found, if it is.
     axes: [([u8; 3], Dims, Strides); 2],
+    /// What is around the windows that the second operand is, or the first.
+    border: Option<(&'a Border, bool)>,
     results: &'a Results<'a>,
 }
 
 impl<'a> OnUnits<'a> {
-    fn new(p: &'a Product<'a>, tile: MatrixTile, operands: [&'a Prepared; 2], results: &'a Results<'a>) -> OnUnits<'a> {
+    fn new(
+        p: &'a Product<'a>,
+        tile: MatrixTile,
+        operands: [&'a Prepared; 2],
+        border: Option<(&'a Border, bool)>,
+        results: &'a Results<'a>,
+    ) -> OnUnits<'a> {
         let [a, b] = operands;
         let axes = [(a, &p.a, true), (b, &p.b, false)].map(|(operand, m, depth_last)| match operand.lies {
             _ if tile.teams.is_some() => few::axes(m, operand, depth_last),
             InPlace::ByAxes => m.axes(depth_last),
             InPlace::Along { .. } => Default::default(),
         });
-        OnUnits { p, tile, operands, axes, results }
+        OnUnits { p, tile, operands, axes, border, results }
     }
 
     /// Rows and columns.
@@ -399,6 +415,7 @@ impl<'a> OnUnits<'a> {
             operands.map(|operand| Load { along_k: operand.lies != InPlace::Along { k: false }, by_four: true });
         [own.a_ranks, own.b_ranks] = self.axes.each_ref().map(|(ranks, ..)| *ranks);
         own.ends_early = own.by_axes().contains(&true) && !p.a.depth.elements().is_multiple_of(tile.block());
+        own.border = self.border.map(|(border, second)| border.spec(second));
         own.low_b_first = columns > rows;
         // In large tiles that would take registers, and with them a workgroup from each processor.
         own.store.by_eight = !tile.is_large()
@@ -415,7 +432,7 @@ impl<'a> OnUnits<'a> {
     /// Launches the kernel, of which a workgroup takes `chunk` contracted elements.
     fn launch(self, engine: &Engine, spec: DotSpec, chunk: u64, compile: Compile) -> Result<()> {
         let [rows, columns] = self.sides();
-        let OnUnits { p, tile, operands, axes, results } = self;
+        let OnUnits { p, tile, operands, axes, border, results } = self;
         let [a, b] = operands;
         let (depth, batches) = (p.a.depth.elements(), p.a.batch.elements());
         let tiles = spec.tiles(batches, rows, columns);
@@ -426,7 +443,9 @@ impl<'a> OnUnits<'a> {
         let numbers = [rows, columns, depth, batches, chunk, results.splits].into_iter();
         // Tiles with teams find all by axes.
         let steps = a.steps.iter().chain(&b.steps).copied().filter(|_| tile.teams.is_none());
-        let numbers: SmallVec<[u64; 22]> = numbers.chain(steps).chain(a.plane).chain(b.plane).collect();
+        let of_border = border.map(|(border, _)| border.numbers()).unwrap_or_default();
+        let numbers: SmallVec<[u64; 28]> =
+            numbers.chain(steps).chain(a.plane).chain(b.plane).chain(of_border).collect();
         if numbers.iter().any(|&number| number > reach.far()) {
             return Err(bad(format!("numbers beyond {}", reach.far())));
         }
@@ -440,7 +459,7 @@ impl<'a> OnUnits<'a> {
         places.extend(guard.chain(scales).map(entire));
         places.extend(results.places(&strides));
         let count = (batches * rows * columns) as u32;
-        let extra: SmallVec<[u32; 22]> = numbers.iter().map(|&x| x as u32).collect();
+        let extra: SmallVec<[u32; 28]> = numbers.iter().map(|&x| x as u32).collect();
         let arguments = Arguments { count, sizes: &sizes, places: &places, extra: &extra };
         launch(engine, &kernel, &arguments, places.len() - 1, tiles * results.splits)
     }

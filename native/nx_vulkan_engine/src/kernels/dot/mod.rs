@@ -1,6 +1,7 @@
 //! Matrix products: tiles of f32 and f64, lanes of a subgroup, few vectors, matrix units, and the split of numbers for
 //! those.
 
+mod border;
 mod choice;
 mod derived;
 mod few;
@@ -9,6 +10,7 @@ mod generate_matrix;
 mod generate_vectors;
 mod image;
 mod launch;
+mod launch_border;
 mod launch_derived;
 mod loads;
 mod matrix;
@@ -24,6 +26,7 @@ use super::{Arguments, Place};
 use crate::program::ops::multiplied;
 use crate::{DType, Result};
 
+pub use border::{Border, BorderAxis, BorderSpec, MAX_PLACES, MAX_POSITIONS, WindowAxis};
 #[cfg(test)]
 pub(crate) use choice::{accurate_splits, launch_of, shares_results};
 pub use choice::{candidates, choose, estimate, lane_tiles, matrix_candidates, plain, vector_candidates};
@@ -37,6 +40,7 @@ pub use launch::{
     Choice, Epilogue, Matrix, MergedAxes, Outline, Product, pair_as, product, product_as, product_of_image,
     product_pair,
 };
+pub use launch_border::product_with_border;
 pub use launch_derived::{Derived, derived_as, product_of_derived};
 pub use matrix::{InPlace, Narrowing, Prepared, prepare};
 
@@ -66,6 +70,7 @@ impl KernelSpec for DotSpec {
             Tiling::Lanes(tile) => format!("lanes_{}x{}", tile.rows, tile.columns()),
             Tiling::Vectors(tile) if tile.pair => format!("vectors_{}_pair", tile.count),
             Tiling::Vectors(tile) => format!("vectors_{}", tile.count),
+            Tiling::Matrix(tile) if self.border.is_some() => format!("matrix_{}x{}_bordered", tile.rows, tile.columns),
             Tiling::Matrix(MatrixTile { rows, columns, teams: Some(teams), .. }) => {
                 format!("matrix_{rows}x{columns}_by_{}", teams.count)
             }
@@ -111,6 +116,9 @@ impl KernelSpec for DotSpec {
             let eights = self.takes_eights();
             let at_once = self.derived.as_ref().map_or(0, |derived| derived.together());
             constants.extend([(17, eights.into()), (18, (eights && !self.ends_early).into()), (19, at_once)]);
+        }
+        if let Some(border) = &self.border {
+            constants.extend([(17, u32::from(!border.second)), (18, u32::from(border.second))]);
         }
         if let Tiling::Matrix(tile) = self.tiling {
             match tile.planes {

@@ -13,3 +13,24 @@ uint slot_a_free(const in uint batch, const in uint row) { return batch + row; }
 uint slot_a_depth(const in uint k) { return k; }
 uint slot_b_free(const in uint batch, const in uint column) { return batch + column + 1u; }
 uint slot_b_depth(const in uint k) { return k + 1u; }
+
+#ifdef BORDERED
+// Which operand is the windows of an image that reach beyond it.
+layout(constant_id = 17) const uint A_BORDERED = 0u;
+layout(constant_id = 18) const uint B_BORDERED = 0u;
+// The positions of the window of a row that lie in the image, a bit for each of up to 32, and the one that an element
+// along k has.
+uint slot_inside(const in uint row) { return row; }
+uint slot_position(const in uint k) { return k; }
+// Blocks of the image, zeros beyond it. A branch takes less time than a load of another place whose bits are masked.
+uvec4 a_block_inside(const in uint at, const in bool inside) {
+    uvec4 found = uvec4(0u);
+    if (inside) found = slot_a_block(at);
+    return found;
+}
+uvec4 b_block_inside(const in uint at, const in bool inside) {
+    uvec4 found = uvec4(0u);
+    if (inside) found = slot_b_block(at);
+    return found;
+}
+#endif

@@ -1,8 +1,8 @@
 //! Products of matrices.
 
 use nx_vulkan_engine::kernels::dot::{
-    Access, DerivedSpec, DotSpec, EpilogueSpec, LaneTile, Load, MatrixTile, Planes, Span, SplitSpec, SplitStage,
-    Spread, Store, Tile, Tiling, VectorTile,
+    Access, BorderSpec, DerivedSpec, DotSpec, EpilogueSpec, LaneTile, Load, MatrixTile, Planes, Span, SplitSpec,
+    SplitStage, Spread, Store, Tile, Tiling, VectorTile, WindowAxis,
 };
 use nx_vulkan_engine::kernels::map::Port;
 use nx_vulkan_ir::program::step::{Prologue, Ref, Step};
@@ -32,6 +32,7 @@ fn product(dtype: DType, sum: CType, tiling: Tiling) -> DotSpec {
         guarded: false,
         low_b_first: false,
         ends_early: false,
+        border: None,
         by_eights: matches!(tiling, Tiling::Vectors(tile) if tile.count <= 4),
         wide: false,
         epilogue: None,
@@ -129,6 +130,16 @@ fn products() {
         ..on_units.clone()
     };
     kernels.add("own_numbers", |l, m| own.generate(l, m));
+    let axis = WindowAxis { positions: 3, dilation: 1, stride: 1 };
+    let axes = smallvec![WindowAxis { dilation: 2, ..axis }, WindowAxis { stride: 2, ..axis }];
+    let bordered = DotSpec {
+        a_ranks: [0, 3, 3],
+        border: Some(BorderSpec { second: false, axes }),
+        tiling: Tiling::Matrix(MatrixTile { columns: 128, planes: Planes::OwnF16, ..tile }),
+        store: Store { rank: 0, contiguous: true, by_four: true, by_eight: false },
+        ..own.clone()
+    };
+    kernels.add("own_numbers_bordered", |l, m| bordered.generate(l, m));
     let few = DotSpec {
         a_ranks: [0, 1, 1],
         b_ranks: [0, 1, 1],
