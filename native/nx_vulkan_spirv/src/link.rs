@@ -14,7 +14,7 @@ use super::templates;
 mod code;
 mod finish;
 
-pub use code::Code;
+pub use code::{Code, Rare};
 
 /// Signature of a function: result and parameter types, as ids of the kernel's module.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -314,10 +314,7 @@ impl Code<'_, '_> {
 
     /// Notes that code does not hold where this does not.
     fn rely_on(&mut self, known: &Known) {
-        if let Some(list) = &mut self.rare {
-            let unless: Vec<Word> = known.unless.iter().copied().filter(|word| !list.contains(word)).collect();
-            list.extend(unless);
-        }
+        known.unless.iter().for_each(|&word| self.add_rare(word));
     }
 
     /// Notes of a number that was rounded to f16 what is known of it.

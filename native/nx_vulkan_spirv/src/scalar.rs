@@ -9,7 +9,7 @@ use rspirv::spirv::{Op as SpirvOp, Word};
 use smallvec::SmallVec;
 
 use super::access::{canonical, exact_constant, hides_round_trips, value_type};
-use super::link::Code;
+use super::link::{Code, Rare};
 
 /// A value in generated code and the dtype whose element it is.
 #[derive(Debug, Clone, Copy)]
@@ -362,9 +362,9 @@ fn unary(code: &mut Code<'_, '_>, op: Unary, a: Value, out: DType) -> Result<Wor
             let is_hot = is_own && matches!(op, Unary::Erf | Unary::Tanh) && code.is_large(a)?;
             let own = if is_hot { format!("{own}_hot") } else { own };
             let name = if is_own { own } else { format!("nx_{}_{}", op.name(), compute.ctype().name()) };
-            let before = code.rare.as_ref().map_or(0, Vec::len);
+            let before = code.rare.as_ref().map_or(0, Rare::len);
             let id = code.call(&name, &[value])?;
-            let is_rare = code.rare.as_ref().and_then(|list| list.get(before)).copied();
+            let is_rare = code.rare.as_ref().and_then(|rare| rare.get(before));
             code.know_result(Elementwise::Unary(op), &[a], id, is_rare.filter(|_| is_own))?;
             let changes_sign = rule == Rule::Magnitude || op == Unary::Negate;
             let is_exact = changes_sign && a.dtype == out && out.is_float();

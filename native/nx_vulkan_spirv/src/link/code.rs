@@ -10,6 +10,26 @@ use super::{Linker, label_of};
 use crate::magnitudes::Known;
 use crate::modes::FloatModes;
 
+/// Where hot twins do not hold.
+#[derive(Debug, Default)]
+pub struct Rare {
+    words: Vec<Word>,
+    /// Whether one of these holds: said at once for each, so that none is kept.
+    any: Option<Word>,
+}
+
+impl Rare {
+    /// How many bools there are.
+    pub(crate) fn len(&self) -> usize {
+        self.words.len()
+    }
+
+    /// One of them.
+    pub(crate) fn get(&self, k: usize) -> Option<Word> {
+        self.words.get(k).copied()
+    }
+}
+
 /// Code of one slot.
 #[derive(Debug)]
 pub struct Code<'a, 'l> {
@@ -38,7 +58,7 @@ pub struct Code<'a, 'l> {
     /// Whether what is computed is no more than 1.
     pub is_at_most_one: bool,
     /// While hot twins are called: where each of them does not hold.
-    pub(crate) rare: Option<Vec<Word>>,
+    pub(crate) rare: Option<Rare>,
     /// While functions may be computed nearly: where each of them is in doubt.
     pub(super) doubts: Option<Vec<Word>>,
     /// While functions are computed of what was in doubt: those that have an `f_near` without it.
@@ -86,28 +106,38 @@ impl Code<'_, '_> {
 
     /// Begins code that calls hot twins, as [`Code::hot`] does.
     pub fn begin_hot(&mut self) {
-        self.rare = Some(vec![]);
+        self.rare = Some(Rare::default());
     }
 
     /// Ends code that calls hot twins, and gives what [`Code::hot`] does.
     pub fn end_hot(&mut self) -> Option<Word> {
-        let rare = self.rare.take().unwrap_or_default();
-        let ty = self.linker.type_bool();
-        rare.into_iter().reduce(|a, b| self.ids(Op::LogicalOr, ty, &[a, b]))
+        self.rare.take().and_then(|rare| rare.any)
     }
 
     /// Ends it for what has no bools to give, such as code of branches; [`Code::resume_hot`] goes on.
-    pub fn pause_hot(&mut self) -> Option<Vec<Word>> {
+    pub fn pause_hot(&mut self) -> Option<Rare> {
         self.rare.take()
     }
 
     /// Notes that what is computed does not hold where a bool does.
     pub fn add_rare(&mut self, rare: Word) {
-        self.rare.iter_mut().for_each(|list| list.push(rare));
+        let Some(known) = &mut self.rare else { return };
+        if known.words.contains(&rare) {
+            return;
+        }
+        known.words.push(rare);
+        let any = match known.any {
+            Some(any) => {
+                let ty = self.linker.type_bool();
+                self.ids(Op::LogicalOr, ty, &[any, rare])
+            }
+            None => rare,
+        };
+        self.rare.iter_mut().for_each(|known| known.any = Some(any));
     }
 
     /// Goes on with code that calls hot twins, if it did.
-    pub fn resume_hot(&mut self, rare: Option<Vec<Word>>) {
+    pub fn resume_hot(&mut self, rare: Option<Rare>) {
         self.rare = rare;
     }
 
@@ -205,7 +235,7 @@ impl Code<'_, '_> {
                 let [hot, near] = ["hot", near].map(|part| format!("{name}{form}_{part}"));
                 if self.linker.has(&hot) {
                     let rare = self.call_exactly(&format!("{name}{form}_rare"), arguments)?;
-                    self.rare.iter_mut().for_each(|list| list.push(rare));
+                    self.add_rare(rare);
                     return self.call_exactly(&hot, arguments);
                 }
                 if self.doubts.is_some() && self.linker.has(&near) {
