@@ -146,12 +146,24 @@ fn of_function(op: Unary, dtype: DType) -> Option<Magnitude> {
     Some(Magnitude { low, high, is_some: op == Unary::Sigmoid, is_unsigned: true })
 }
 
-/// Of an op's result, by those of its operands and their digits, before it is rounded.
+/// Whether anything is known of an op's result.
+fn is_followed(op: Elementwise) -> bool {
+    use Binary::{Add, Divide, Max, Min, Multiply, Subtract};
+    use Unary::{Abs, Erf, Exp, Negate, Sigmoid, Sqrt, Tanh};
+    match op {
+        Elementwise::Select => true,
+        Elementwise::Unary(op) => matches!(op, Negate | Abs | Erf | Tanh | Sqrt | Exp | Sigmoid),
+        Elementwise::Binary(op) => matches!(op, Add | Subtract | Multiply | Divide | Max | Min),
+        // Of no other op is anything known.
+        _ => false,
+    }
+}
+
+/// Of an op's result, by those of its operands, of which one is chosen or all count, and their digits, before it is
+/// rounded.
 fn of_result(op: Elementwise, of: &[Magnitude], digits: &[i32]) -> Option<Magnitude> {
     match (op, of) {
-        (Elementwise::AsType, &[a]) => Some(a),
-        (Elementwise::Select, &[_, a, b]) => Some(a.or(b)),
-        (Elementwise::Clip, &[a, min, max]) => Some(a.or(min).or(max)),
+        (Elementwise::Select, &[a, b]) => Some(a.or(b)),
         (Elementwise::Unary(op), &[a]) => of_unary(op, a),
         (Elementwise::Binary(op), &[a, b]) => match op {
             Binary::Add => Some(a.sum(b, [digits[0], digits[1]])),
@@ -218,13 +230,13 @@ impl Code<'_, '_> {
         Ok(self.known.get(&value.id).cloned())
     }
 
-    /// Notes how large what an op has computed can be, before it is rounded. Where a function of bf16 computed it,
-    /// `own` is the bool that says whether its argument is rare.
+    /// Notes how large what an op has computed can be, before it is rounded. Where a narrow type's own function computed
+    /// it, `own` is the bool that says whether its argument is rare.
     pub fn know_result(&mut self, op: Elementwise, args: &[Value], id: Word, own: Option<Word>) -> Result<()> {
         let is_float = |value: &Value| value.dtype.ctype() == CType::F32 && !value.dtype.is_integer();
         // Which of two is chosen, an integer says.
         let counts = if op == Elementwise::Select { args.get(1..).unwrap_or_default() } else { args };
-        if !self.asks() || !counts.iter().all(is_float) || self.known.contains_key(&id) {
+        if !self.asks() || !is_followed(op) || !counts.iter().all(is_float) || self.known.contains_key(&id) {
             return Ok(());
         }
         let mut known: SmallVec<[Known; 3]> = SmallVec::new();
@@ -233,11 +245,8 @@ impl Code<'_, '_> {
             let Some(of) = self.known(arg)? else { return Ok(()) };
             known.push(of);
         }
-        if let (Elementwise::Select, Some(first)) = (op, known.first().cloned()) {
-            known.insert(0, first);
-        }
         let of: SmallVec<[Magnitude; 3]> = known.iter().map(|known| known.magnitude).collect();
-        let digits: SmallVec<[i32; 3]> = args.iter().map(|arg| digits(arg.dtype)).collect();
+        let digits: SmallVec<[i32; 3]> = counts.iter().map(|arg| digits(arg.dtype)).collect();
         let magnitude = match op {
             Elementwise::Unary(op) if is_within => of_function(op, args[0].dtype),
             _ => of_result(op, &of, &digits),
@@ -380,7 +389,7 @@ mod tests {
     }
 
     fn sample(seed: &mut u64) -> Sample {
-        let sign = if random(seed) % 2 == 0 { 1.0 } else { -1.0 };
+        let sign = if random(seed).is_multiple_of(2) { 1.0 } else { -1.0 };
         let number = match random(seed) % 6 {
             0 => 0.0,
             1 => 2f32.powi(-40),
@@ -388,7 +397,7 @@ mod tests {
             _ => (1.0 + random(seed) as f32 / 2f32.powi(31)) * 2f32.powi((random(seed) % 76) as i32 - 40),
         };
         let number = bf16::from_f32(sign * number).to_f32();
-        if random(seed) % 3 == 0 { (number, Magnitude::of(number).unwrap()) } else { (number, ASSUMED) }
+        if random(seed).is_multiple_of(3) { (number, Magnitude::of(number).unwrap()) } else { (number, ASSUMED) }
     }
 
     #[test]
@@ -400,7 +409,7 @@ mod tests {
             let (mut x, mut known) = sample(&mut seed);
             for _ in 0..4 {
                 let (y, other) = sample(&mut seed);
-                let (value, magnitude) = if random(&mut seed) % 3 > 0 {
+                let (value, magnitude) = if !random(&mut seed).is_multiple_of(3) {
                     let op = binary[random(&mut seed) as usize % binary.len()];
                     let value = match op {
                         Binary::Add => x + y,
@@ -413,9 +422,11 @@ mod tests {
                     (value, of_result(Elementwise::Binary(op), &[known, other], &[8, 8]))
                 } else {
                     let op = unary[random(&mut seed) as usize % unary.len()];
-                    let is_rare = op == Unary::Exp && (-93.0..=-55.0).contains(&x)
-                        || op == Unary::Exp && x >= 55.0
-                        || op == Unary::Sigmoid && x <= -87.0;
+                    let is_rare = match op {
+                        Unary::Exp => (-93.0..=-55.0).contains(&x) || x >= 55.0,
+                        Unary::Sigmoid => x <= -87.0,
+                        _ => false,
+                    };
                     let value = match op {
                         Unary::Negate => -x,
                         Unary::Abs => x.abs(),

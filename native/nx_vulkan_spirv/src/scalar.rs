@@ -45,21 +45,11 @@ pub fn emit(code: &mut Code<'_, '_>, op: Elementwise, args: &[Value], out: DType
     match (op, &args[..]) {
         (Elementwise::Unary(op), &[a]) => unary(code, op, a, out),
         (Elementwise::Binary(op), &[a, b]) => binary(code, op, a, b, out),
-        // What sums rounded may be any NaN, whose bits wider types would show.
-        (Elementwise::AsType, &[a])
-            if (code.linker.modes.kept || a.dtype == DType::F16 && hides_round_trips(code))
-                && matches!(a.dtype, DType::F16 | DType::Bf16)
-                && !out.is_integer()
-                && code.narrowed.contains_key(&(a.id, a.dtype)) =>
-        {
-            let id = code.call("nx_plain_nan_f32", &[a.id])?;
-            cast(code, Value { id, ..a }, out)
-        }
-        (Elementwise::AsType, &[a]) => cast(code, a, out),
+        (Elementwise::AsType, &[a]) => shown(code, a, out),
         (Elementwise::Select, &[pred, a, b]) => {
             let is_one = truthy(code, pred)?;
             let condition = is_set(code, is_one);
-            let [a, b] = [a, b].map(|x| cast(code, x, out).map(|id| Value { id, dtype: out }));
+            let [a, b] = [a, b].map(|x| shown(code, x, out).map(|id| Value { id, dtype: out }));
             let (a, b) = (a?, b?);
             let ty = value_type(code, out.ctype());
             let id = code.ids(SpirvOp::Select, ty, &[condition, a.id, b.id]);
@@ -76,6 +66,25 @@ pub fn emit(code: &mut Code<'_, '_>, op: Elementwise, args: &[Value], out: DType
             op: op.name().to_string(),
             reason: format!("no elementwise op of {} operands", args.len()),
         }),
+    }
+}
+
+/// A value as an element of a type that may show which NaN it is.
+fn shown(code: &mut Code<'_, '_>, a: Value, out: DType) -> Result<Word> {
+    let id = if out.is_integer() || a.dtype == out { a.id } else { plain_nan(code, a)? };
+    cast(code, Value { id, ..a }, out)
+}
+
+/// A value whose NaN is the library's: what short forms rounded to 16 bits may be any.
+pub fn plain_nan(code: &mut Code<'_, '_>, a: Value) -> Result<Word> {
+    let may_be_any = match a.dtype {
+        DType::F16 => code.linker.modes.kept || hides_round_trips(code),
+        DType::Bf16 => code.linker.modes.kept,
+        _ => false,
+    };
+    match may_be_any && code.narrowed.contains_key(&(a.id, a.dtype)) {
+        true => code.call("nx_plain_nan_f32", &[a.id]),
+        false => Ok(a.id),
     }
 }
 

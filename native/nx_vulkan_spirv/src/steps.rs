@@ -43,10 +43,12 @@ pub fn run_steps(
     Ok(results)
 }
 
-/// Whether no step shows which NaN a number of 16 bits is: where none becomes another type by its digits or bits.
+/// Whether no step gives an operand of 16 bits in a wider type of floats, or its bits, in which one sees which NaN it is.
 pub fn hides_nan<'a>(steps: impl IntoIterator<Item = &'a Step>) -> bool {
     let shows = |step: &Step| match step.op {
-        Elementwise::AsType => !step.out.is_integer(),
+        Elementwise::AsType | Elementwise::Select | Elementwise::Unary(Unary::Negate | Unary::Abs) => {
+            !step.out.is_integer() && step.out.size_bytes() > 2
+        }
         Elementwise::Bitcast => true,
         _ => false,
     };

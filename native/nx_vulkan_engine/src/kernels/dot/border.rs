@@ -69,7 +69,7 @@ impl Border {
         BorderSpec { second, axes: self.axes.iter().map(|axis| axis.windows).collect() }
     }
 
-    /// What kernels want to know: [`Border::lead`] in blocks of eight elements, and along each axis the zeros before the
+    /// What kernels want to know: [`Border::lead`] in blocks of eight, and along each axis the zeros before the
     /// image, and where that ends.
     pub(super) fn numbers(&self) -> SmallVec<[u64; 8]> {
         let along = self.axes.iter().flat_map(|axis| [axis.before, axis.before + axis.size]);

@@ -148,6 +148,11 @@ impl RowsSpec {
         (step.op == Elementwise::Unary(Unary::Exp) && is_difference && is_same).then_some([of, largest])
     }
 
+    /// Whether a value is what elements are below the largest of their row, and the exponentials of that are taken.
+    fn is_exponent(&self, r: Ref) -> bool {
+        self.steps().any(|step| step.args.first() == Some(&r) && self.below_largest(step).is_some())
+    }
+
     /// The meaning of a reduction's accumulators.
     fn reduction(&self, made: &Made) -> Option<Reducer> {
         let Made::Reduction { reduction, tie_high, of, out } = made else { return None };
@@ -298,6 +303,7 @@ impl<'s, 'c, 'a, 'l> Emission<'s, 'c, 'a, 'l> {
         let Some(rare) = self.code.end_hot() else { return self.store(live) };
         let any = self.code.call_own("nx_any", &[rare])?;
         let mut branch = self.code.begin_if(any);
+        self.code.assumes = false;
         let mut whole = self.again(Way::Whole);
         whole.compute()?;
         whole.store(live)?;
@@ -490,7 +496,10 @@ impl<'s, 'c, 'a, 'l> Emission<'s, 'c, 'a, 'l> {
             Some(_) => quotients(self.code, &args, step.out)?,
             None => self.code.hot(each)?.0,
         };
-        variables.iter().zip(short).for_each(|(&variable, value)| self.code.set(variable, value.id));
+        for (&variable, value) in variables.iter().zip(short) {
+            let id = scalar::plain_nan(self.code, value)?;
+            self.code.set(variable, id);
+        }
         self.code.end_if(branch);
         let get = |variable| Value { id: self.code.get(ty, variable), dtype: step.out };
         Ok(Held::Each(variables.into_iter().map(get).collect()))
@@ -521,9 +530,13 @@ impl<'s, 'c, 'a, 'l> Emission<'s, 'c, 'a, 'l> {
             self.code.resume_hot(others);
             return values;
         }
+        // What masks leave out is infinitely far below: nothing is assumed of it.
+        let assumes = self.code.assumes;
+        self.code.assumes = assumes && !self.spec.is_exponent(of);
         self.code.is_at_most_one = self.spec.below_largest(step).is_some();
         let values = each(self.code);
         self.code.is_at_most_one = false;
+        self.code.assumes = assumes;
         values
     }
 
@@ -658,9 +671,11 @@ impl<'s, 'c, 'a, 'l> Emission<'s, 'c, 'a, 'l> {
                 (held, None) => held.at(0).ok_or_else(|| missing(Ref::Linear))?,
             });
         }
-        let value = emit_step(self.code, step, &values)?;
+        let id = emit_step(self.code, step, &values)?;
+        // What reads it knows no more how it was rounded.
+        let id = scalar::plain_nan(self.code, Value { id, dtype: step.out })?;
         let place = self.code.array_place(results, ty, k);
-        self.code.set(place, value);
+        self.code.set(place, id);
         let next = self.code.u32_op(SpirvOp::IAdd, k, one);
         self.code.set(variable, next);
         self.code.end_loop(repeat);

@@ -8,7 +8,8 @@ use crate::kernels::{Arguments, Pairs, in_place};
 /// An invocation holds its elements of a row before it stores one of them. At the end of a row that is no multiple of
 /// its team's elements it reads others', too, and drops what it makes of them, but for extremes, which the team waits
 /// for before anything is stored. Teams of rows that are not there may read what is stored already, and store nothing.
-/// What is dropped may choose the long form of a function, which has the bits of the short one.
+/// What is dropped may choose the long form of a function, which has the bits of the short one. Rows that are computed
+/// again read their elements again before anything of their workgroup is stored.
 pub(super) fn pairs(spec: &RowsSpec, arguments: &Arguments<'_>, first_output: usize) -> Pairs {
     let is_each = |port: &RowPort| port.along != Along::Row && !port.bounded;
     let ports = || spec.inputs.iter().chain(spec.outputs.iter().map(|(_, port)| port));

@@ -55,6 +55,30 @@ fn every_f16_is_loaded_as_the_number_it_is() {
     }
 }
 
+/// Where a wider type shows the digits of NaN: of those that are chosen, and of sums.
+#[test]
+fn chosen_f16_are_the_numbers_they_are() {
+    let all = bytes((0..=u16::MAX).map(u16::to_ne_bytes));
+    let (chosen, zeros) = (vec![1u8; 1 << 16], vec![0u8; 4 << 16]);
+    let step = |op: Elementwise, args: &[Ref], out: DType| Step { op, args: args.into(), out };
+    let (pred, x, other) = (Ref::Input(0), Ref::Input(1), Ref::Input(2));
+    let select = |of: Ref| step(Elementwise::Select, &[pred, of, other], DType::F32);
+    let sum = step(Elementwise::Binary(Binary::Add), &[x, x], DType::F16);
+    let own = bytes((0..=u16::MAX).map(|bits| widened(bits).to_ne_bytes()));
+    let doubled = (0..=u16::MAX).map(|bits| widened(nearest((2.0 * f16::from_bits(bits).to_f32()).to_bits())));
+    let doubled = bytes(doubled.map(u32::to_ne_bytes));
+    let inputs = [(DType::U8, &chosen[..]), (DType::F16, &all), (DType::F32, &zeros)];
+    for runner in forms() {
+        for (steps, want) in [(vec![select(x)], &own), (vec![sum.clone(), select(Ref::Result(0))], &doubled)] {
+            let kernel = runner.kernel_of(&steps, &[DType::U8, DType::F16, DType::F32], 4);
+            let got = runner.run_kernel(&kernel, &inputs, DType::F32);
+            let wrong = got.chunks(4).zip(want.chunks(4)).position(|(got, want)| got != want);
+            assert_eq!(wrong, None, "f16 of these bits, {steps:?}, {:?}", runner.modes);
+        }
+        runner.assert_valid();
+    }
+}
+
 /// Numbers at which rounding may go wrong, and random ones.
 fn singles() -> Vec<u32> {
     let ties = (0..0x7c00u16).flat_map(|bits| {

@@ -15,6 +15,11 @@ fn softmax(b: &Builder, x: Operand, _columns: u64) -> Operand {
     b.divide(exp, b.reduce(Reduction::Sum, exp, &[1], true))
 }
 
+/// In f32, where one sees which NaN they are.
+fn exponentials(b: &Builder, x: Operand, _columns: u64) -> Operand {
+    b.as_type(b.exp(b.subtract(x, b.reduce(Reduction::Max, x, &[1], true))), DType::F32)
+}
+
 fn layer_norm(b: &Builder, x: Operand, columns: u64) -> Operand {
     let mean = |y| b.divide(b.reduce(Reduction::Sum, y, &[1], true), columns as f64);
     let centered = b.subtract(x, mean(x));
@@ -51,8 +56,12 @@ fn rows(columns: u64, rng: &mut Rng) -> Vec<Value> {
 fn rows_of_16_bits_have_the_bits_of_op_by_op() {
     let engine = common::engine();
     let mut rng = Rng(11);
-    let programs: [(&str, Rows); 3] =
-        [("softmax", softmax), ("layer norm", layer_norm), ("norm of activations", norm_of_activations)];
+    let programs: [(&str, Rows); 4] = [
+        ("softmax", softmax),
+        ("exponentials", exponentials),
+        ("layer norm", layer_norm),
+        ("norm of activations", norm_of_activations),
+    ];
     for dtype in [DType::F16, DType::Bf16] {
         for columns in [128, 100] {
             let numbers = rows(columns, &mut rng);
