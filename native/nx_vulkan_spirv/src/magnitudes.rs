@@ -230,8 +230,8 @@ impl Code<'_, '_> {
         Ok(self.known.get(&value.id).cloned())
     }
 
-    /// Notes how large what an op has computed can be, before it is rounded. Where a narrow type's own function computed
-    /// it, `own` is the bool that says whether its argument is rare.
+    /// Notes how large what an op has computed can be, before it is rounded. `own` is the bool that says whether the
+    /// argument of a narrow type's own function is rare, where one computed it.
     pub fn know_result(&mut self, op: Elementwise, args: &[Value], id: Word, own: Option<Word>) -> Result<()> {
         let is_float = |value: &Value| value.dtype.ctype() == CType::F32 && !value.dtype.is_integer();
         // Which of two is chosen, an integer says.

@@ -43,7 +43,7 @@ pub fn run_steps(
     Ok(results)
 }
 
-/// Whether no step gives an operand of 16 bits in a wider type of floats, or its bits, in which one sees which NaN it is.
+/// Whether no step gives an operand of 16 bits as a wider float, or its bits, in which one sees which NaN it is.
 pub fn hides_nan<'a>(steps: impl IntoIterator<Item = &'a Step>) -> bool {
     let shows = |step: &Step| match step.op {
         Elementwise::AsType | Elementwise::Select | Elementwise::Unary(Unary::Negate | Unary::Abs) => {
@@ -112,16 +112,14 @@ pub fn emit_step(code: &mut Code<'_, '_>, step: &Step, args: &[Value]) -> Result
             && let Some(id) = access::constant(code, CType::F32, (1.0 / divisor).to_bits().into())
         {
             let reciprocal = Value { id, dtype: DType::F32 };
-            code.know_constant(reciprocal, (1.0 / divisor).to_bits().into());
-            if is_product
-                && step.out == a.dtype
-                && let Some(id) = code.exact_product(a, reciprocal, (1.0 / divisor).to_bits().into())?
-            {
-                return Ok(id);
+            let bits = (1.0 / divisor).to_bits().into();
+            code.know_constant(reciprocal, bits);
+            if !is_product {
+                return scalar::divide_by(code, a, b, reciprocal, step.out);
             }
-            return match is_product {
-                true => scalar::emit(code, Elementwise::Binary(Binary::Multiply), &[a, reciprocal], step.out),
-                false => scalar::divide_by(code, a, b, reciprocal, step.out),
+            return match code.exact_product(a, reciprocal, bits)? {
+                Some(id) => Ok(id),
+                None => scalar::emit(code, Elementwise::Binary(Binary::Multiply), &[a, reciprocal], step.out),
             };
         }
     }
