@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use nx_vulkan_engine::kernels::dot::{
-    Choice, Matrix, MatrixTile, MergedAxes, Product, Tile, Tiling, candidates, choose, estimate, lane_tiles,
+    Choice, Feed, Matrix, MergedAxes, Product, Tile, Tiling, candidates, choose, estimate, lane_tiles,
     matrix_candidates, product_as, vector_candidates,
 };
 use nx_vulkan_engine::{Compile, DType, Engine, Error, Tensor, Type};
@@ -307,11 +307,14 @@ impl Bench {
             }
             Tiling::Lanes(tile) => format!("{}x{} in lanes", tile.rows, tile.columns()),
             Tiling::Vectors(tile) => format!("{} vectors by {} rows and {} teams", tile.count, tile.rows(), tile.teams),
-            Tiling::Matrix(MatrixTile { rows, columns, teams: Some(teams), .. }) => {
-                let ahead = if teams.ahead { " ahead" } else { "" };
-                format!("{rows}x{columns} by {} teams{ahead} on matrix units", teams.count)
+            Tiling::Matrix(tile) => {
+                let feed = match tile.feed {
+                    Feed::Planes => "",
+                    Feed::Fragments => " by fragments",
+                    Feed::Few => " by few vectors",
+                };
+                format!("{}x{}{feed} on matrix units", tile.rows, tile.columns)
             }
-            Tiling::Matrix(tile) => format!("{}x{} on matrix units", tile.rows, tile.columns),
             other => format!("{other:?}"),
         };
         let own = self.engine.takes_own_numbers(p.out.view().dtype, Compile::Allowed)?;

@@ -103,6 +103,7 @@ pub fn tiles(engine: &Arc<Engine>, outcome: &mut Outcome) -> Vec<OfTile> {
             looped_steps: 0,
             precision: engine.precision(),
             own: [false; 2],
+            repeats: false,
         };
         let (model, sum) = (engine.model(), dtype.ctype());
         let chosen = choose(model, &outline, sum).tiling;

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::devices::{h200, lavapipe};
 use super::{Class, DeviceModel};
-use crate::kernels::dot::{Choice, MatrixTile, Outline, Tiling, launch_of, plain};
+use crate::kernels::dot::{Choice, Feed, MatrixTile, Outline, Tiling, launch_of, plain};
 use crate::kernels::index::Applied;
 use crate::kernels::linalg::{LinalgSpec, qr};
 use crate::kernels::{fft, map, reduce, rows, scan};
@@ -27,9 +27,8 @@ fn way(choice: Choice) -> String {
         }
         Tiling::Lanes(t) => format!("lanes{}x{}", t.rows, t.vectors),
         Tiling::Vectors(t) => format!("vectors{}x{}x{}", t.count, t.lanes, t.teams),
-        Tiling::Matrix(MatrixTile { rows, columns, teams: Some(teams), .. }) => {
-            format!("few{rows}x{columns}x{}{}", teams.count, if teams.ahead { "+" } else { "" })
-        }
+        Tiling::Matrix(MatrixTile { rows, columns, feed: Feed::Few, .. }) => format!("few{rows}x{columns}"),
+        Tiling::Matrix(MatrixTile { rows, columns, feed: Feed::Fragments, .. }) => format!("fragments{rows}x{columns}"),
         Tiling::Matrix(t) if t.planes.is_own() => format!("own{}x{}", t.rows, t.columns),
         Tiling::Matrix(t) => format!("units{}x{}", t.rows, t.planes.count()),
     };
@@ -66,6 +65,7 @@ fn products(model: &DeviceModel, out: &mut String) {
                         looped_steps,
                         precision,
                         own,
+                        repeats: false,
                     };
                     let small = sum == CType::F64 && dtype == DType::F32;
                     let last = plain(model, &outline, sum, Some(2));

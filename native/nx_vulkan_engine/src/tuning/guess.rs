@@ -46,6 +46,7 @@ const HOPPER_UNITS: Units = Units {
     two_f16: [225.0, 180.0],
     one_f16: [560.0, 330.0],
     own: [750.0, 600.0],
+    fragments: [1010.0, 1000.0],
 };
 
 /// Units with twice the rate of f32 lanes, of which tiles reach what they do on an H100: GPUs for desktops with f32
@@ -56,6 +57,7 @@ const DESKTOP_UNITS: Units = Units {
     two_f16: [56.0, 45.0],
     one_f16: [140.0, 82.0],
     own: [180.0, 150.0],
+    fragments: [230.0, 220.0],
 };
 
 impl Processor {

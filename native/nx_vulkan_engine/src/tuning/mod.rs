@@ -171,6 +171,8 @@ pub struct Units {
     pub one_f16: [f64; 2],
     /// f16 and bf16 that go from memory to the units, in tiles of 128 columns and of 64.
     pub own: [f64; 2],
+    /// Those that were written in the order of matrices before.
+    pub fragments: [f64; 2],
 }
 
 /// How products by the lanes of CPU devices are shared out.
@@ -429,7 +431,7 @@ impl DeviceModel {
     pub fn multiplications(&self, dtype: DType) -> f64 {
         let Products { lanes, f64_share, units, .. } = &self.products;
         let units = match dtype {
-            DType::F16 | DType::Bf16 if self.caps.cooperative_matrix => units.own[0],
+            DType::F16 | DType::Bf16 if self.caps.cooperative_matrix => units.fragments[0],
             DType::F32 if self.caps.bfloat16_matrix => units.own_three_bf16,
             _ => 0.0,
         };

@@ -4,7 +4,7 @@
 use super::devices::{ALL, h200, lavapipe};
 use super::{Calibration, Class, DeviceModel};
 use crate::kernels::dot::{
-    Choice, LANES, Outline, Tile, Tiling, accurate_splits, estimate, in_place, launch_of, matrix_candidates,
+    Choice, Feed, LANES, Outline, Tile, Tiling, accurate_splits, estimate, in_place, launch_of, matrix_candidates,
     pays_in_place, shares_results, vector_candidates,
 };
 use crate::kernels::fft::FftSpec;
@@ -43,6 +43,7 @@ fn outlines() -> impl Iterator<Item = (Outline, CType)> {
                     looped_steps: 0,
                     precision,
                     own: [true; 2],
+                    repeats: false,
                 },
                 sum,
             )
@@ -138,6 +139,7 @@ fn windows_of_f32_are_read_in_place_where_units_pay() {
         looped_steps: 0,
         precision,
         own: [true; 2],
+        repeats: false,
     };
     for (name, caps) in ALL.map(|(name, caps)| (name, caps())) {
         let model = DeviceModel::of(&caps);
@@ -163,6 +165,7 @@ fn few_results_are_shared_out_among_invocations() {
         looped_steps: 0,
         precision: Precision::Highest,
         own: [false; 2],
+        repeats: false,
     };
     let few = [[1, 1, 768, 768], [1, 3072, 1, 768], [12, 1, 64, 576], [1, 8, 768, 512]].map(outline);
     let many = [[1 << 16, 1, 32, 9], [1 << 14, 8, 32, 16]].map(outline);
@@ -301,6 +304,7 @@ fn gradient_by_kernel(side: u64, channels: u64, filters: u64) -> Outline {
         looped_steps: 0,
         precision: Precision::Highest,
         own: [true; 2],
+        repeats: false,
     }
 }
 
@@ -328,13 +332,13 @@ fn few_vectors_in_narrow_types_are_given_to_units_that_take_them_as_they_are() {
         let p = Outline { rows, columns, depth, own: [own; 2], ..gradient_by_kernel(1, 1, 1) };
         launch_of(&model, &p, CType::F32, false)
     };
-    let is_few = |choice: Choice| matches!(choice.tiling, Tiling::Matrix(tile) if tile.teams.is_some());
+    let is_few = |choice: Choice| matches!(choice.tiling, Tiling::Matrix(tile) if tile.feed == Feed::Few);
     for sizes in [[14_336, 4096], [4096, 14_336], [8192, 4096], [4096, 4096]] {
         for vectors in [8, 12, 16] {
             let [one, other] = [false, true].map(|first| by(vectors, sizes, first, true));
             assert!(is_few(one) && is_few(other), "{sizes:?} by {vectors}: {one:?}, {other:?}");
             let (Tiling::Matrix(tile), Tiling::Matrix(turned)) = (one.tiling, other.tiling) else { unreachable!() };
-            assert_eq!((tile.teams, one.splits), (turned.teams, other.splits));
+            assert_eq!(one.splits, other.splits);
             assert_eq!((tile.rows, tile.columns), (turned.columns, turned.rows));
             assert!(!is_few(by(vectors, sizes, false, false)));
         }
@@ -343,4 +347,25 @@ fn few_vectors_in_narrow_types_are_given_to_units_that_take_them_as_they_are() {
     }
     // Such products take no units, however many vectors.
     assert!(!is_few(by(16, [1024, 1024], false, true)));
+}
+
+/// Large products of f16 and bf16 pay for copies of both operands in the order of matrices; few columns, many small
+/// products and windows, which copies would repeat, don't.
+#[test]
+fn large_products_in_narrow_types_are_written_in_the_order_of_matrices() {
+    let model = DeviceModel::of(&h200());
+    let is_written = |batches: u64, [rows, depth, columns]: [u64; 3], repeats: bool| {
+        let p = Outline { batches, rows, columns, depth, own: [true; 2], repeats, ..gradient_by_kernel(1, 1, 1) };
+        let Tiling::Matrix(tile) = launch_of(&model, &p, CType::F32, false).tiling else { panic!("{p:?}: no units") };
+        tile.feed == Feed::Fragments
+    };
+    for sizes in [[4096, 4096, 4096], [8192, 8192, 8192], [4096, 768, 3072], [4096, 3072, 768], [512, 2048, 8192]] {
+        assert!(is_written(1, sizes, false), "{sizes:?}");
+        assert!(!is_written(1, sizes, true), "{sizes:?}");
+        let [rows, depth, columns] = sizes;
+        assert!(!is_written(1, [rows, depth - 3, columns], false), "{sizes:?} with an odd depth");
+    }
+    for (batches, sizes) in [(1, [1024, 1024, 1024]), (64, [2048, 2048, 64]), (384, [128, 64, 128])] {
+        assert!(!is_written(batches, sizes, false), "{batches} of {sizes:?}");
+    }
 }

@@ -10,8 +10,8 @@ use nx_vulkan_engine::kernels::attention::{
     AttentionSpec, AttentionTile, GradientSpec, KeptSpec, MergeSpec, QuerySpec, QueryTile, Read, ScoreSpec,
 };
 use nx_vulkan_engine::kernels::dot::{
-    Access, BorderSpec, Bounds, DotSpec, EpilogueSpec, Load, MatrixTile, Planes, SplitSpec, SplitStage, Store, Tiling,
-    WindowAxis,
+    Access, BorderSpec, Bounds, DotSpec, EpilogueSpec, Feed, Load, MatrixTile, Planes, SplitSpec, SplitStage, Store,
+    Tiling, WindowAxis,
 };
 use nx_vulkan_engine::kernels::map::{Form, Port, Spec};
 use nx_vulkan_engine::kernels::reduce::{Direction, Producer, ReduceEpilogue, ReduceSpec, Stage};
@@ -152,7 +152,7 @@ fn kernels_for_matrix_units_are_valid() {
             (DType::Bf16, true, None),
             (DType::F32, true, Some(epilogue.clone())),
         ] {
-            let by_axes = tile.planes.is_own() && by_four;
+            let by_axes = tile.planes.is_own() && tile.feed != Feed::Fragments && by_four;
             let spec = DotSpec {
                 a: DType::F16,
                 b: DType::F16,
@@ -176,7 +176,7 @@ fn kernels_for_matrix_units_are_valid() {
                 epilogue,
             };
             check(&format!("{spec:?}"), &as_f16(&spec.generate(library, MODES).unwrap().words));
-            if !by_axes || tile.teams.is_some() || tile.planes.own_type().is_none() {
+            if !by_axes || tile.feed != Feed::Planes || tile.planes.own_type().is_none() {
                 continue;
             }
             for second in [false, true] {
@@ -204,8 +204,12 @@ fn kernels_for_matrix_units_are_valid() {
                 }
                 let bounds = (planes == Planes::OwnThreeBf16 && (by_four || stage == SplitStage::Restore))
                     .then_some(Bounds { padded: 0b1010, dilated: 0b1000 });
-                let spec = SplitSpec { stage, dtype, ranks: [1, 2, 3], load, planes, scaled, bounds, second };
-                check(&format!("{spec:?}"), &as_f16(&spec.generate(library, MODES).unwrap().words));
+                // Copies are written in the order of either kernel.
+                for fragments in [false, true].into_iter().take(1 + usize::from(stage == SplitStage::Copy)) {
+                    let ranks = [1, 2, 3];
+                    let spec = SplitSpec { stage, dtype, ranks, load, planes, scaled, bounds, second, fragments };
+                    check(&format!("{spec:?}"), &as_f16(&spec.generate(library, MODES).unwrap().words));
+                }
             }
         }
     }

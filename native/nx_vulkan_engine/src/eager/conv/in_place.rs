@@ -27,6 +27,7 @@ impl Convolution<'_> {
             looped_steps: looped.map_or(0, |then| then.steps.len()),
             precision: engine.precision(),
             own: [false, true],
+            repeats: true,
         };
         let in_place = outline(channels);
         let other = outline(self.sizes.channels.next_multiple_of(4));

@@ -2,7 +2,7 @@
 
 use super::launch::{Choice, MAX_PARTIAL_BYTES, MAX_SPLIT_DEPTH, Outline};
 use super::matrix::{MAX_PLACED_DEPTH, Narrowing};
-use super::{LANES, LaneTile, MatrixTile, Planes, Tile, Tiling, VectorTile, parts_of};
+use super::{Feed, LANES, LaneTile, MatrixTile, Planes, Tile, Tiling, VectorTile, parts_of};
 use crate::CType;
 use crate::kernels::has_lanes;
 use crate::tuning::{DeviceModel, Products, Units};
@@ -141,7 +141,7 @@ fn few_candidates(model: &DeviceModel, p: &Outline, sum: CType, form: Narrowing)
     let caps = &model.caps;
     let fits =
         |t: &MatrixTile| t.shared_bytes() <= caps.max_shared_memory_bytes && t.invocations() <= caps.max_invocations;
-    for tile in MatrixTile::of_few(form.planes, vectors, first).filter(fits) {
+    for tile in MatrixTile::of_few(form.planes, vectors, first).into_iter().filter(fits) {
         let teams = u64::from(tile.invocations() / 32);
         // Each team adds up its own share.
         let least = splits_of(p, sum, MAX_SPLIT_DEPTH * teams);
@@ -152,12 +152,11 @@ fn few_candidates(model: &DeviceModel, p: &Outline, sum: CType, form: Narrowing)
         let tried = tried.filter(|&splits| splits == 1 || splits * tiles <= products.most_groups);
         for splits in tried.map(|splits| splits.max(least)) {
             let groups = tiles * splits;
-            // What is on its way takes a quarter of the registers.
-            let by_registers = products.resident * if tile.fetches_ahead() { 96 } else { 128 };
+            let by_registers = products.resident * 128;
             let held = (by_registers / u64::from(tile.invocations())).max(1) * model.processors;
             let steps = p.depth.div_ceil(splits).div_ceil(teams * tile.block()) as f64;
-            // A step is fetched at once, or in two halves.
-            let waits = steps * products.latency * if tile.fetches_ahead() { 1.0 } else { 2.0 };
+            // A step is fetched in two halves.
+            let waits = steps * products.latency * 2.0;
             // Few processors don't draw all that memory gives.
             let round = |count: u64| {
                 let share = products.draw * count as f64 / model.processors as f64;
@@ -223,7 +222,17 @@ fn candidates_of(
     let caps = &model.caps;
     let fits =
         |t: &MatrixTile| t.shared_bytes() <= caps.max_shared_memory_bytes && t.invocations() <= caps.max_invocations;
-    for tile in MatrixTile::all(form.planes).filter(fits) {
+    // Both operands are written where they may be elements of a matrix each, by eights along either axis.
+    let is_written = !p.repeats && [rows, columns, depth].iter().all(|n| n.is_multiple_of(8));
+    let tiles = MatrixTile::all(form.planes).filter(|tile| tile.feed != Feed::Fragments || is_written);
+    for tile in tiles.filter(fits) {
+        let before = match tile.feed {
+            Feed::Fragments => {
+                let written = elements / depth as f64 * depth.next_multiple_of(tile.block()) as f64;
+                2.0 * products.dispatch + 2.0 * (elements + written) / products.bytes
+            }
+            Feed::Planes | Feed::Few => before,
+        };
         let [m, n] = [tile.rows, tile.columns].map(u64::from);
         // Tiles have no mirror images, but a transposed product of exchanged operands is to have the same splits.
         let tiles = (rows.div_ceil(m) * columns.div_ceil(n)).max(rows.div_ceil(n) * columns.div_ceil(m)) * batches;
@@ -265,6 +274,13 @@ fn candidates_of(
 fn resident_of(products: &Products, tile: &MatrixTile) -> u64 {
     let resident = products.resident;
     match tile.planes {
+        Planes::OwnF16 | Planes::OwnBf16 if tile.feed == Feed::Fragments => {
+            if tile.is_large() {
+                resident / 2
+            } else {
+                resident - 1
+            }
+        }
         Planes::OwnF16 | Planes::OwnBf16 if tile.is_large() => resident - 1,
         Planes::OwnThreeBf16 => resident / 2,
         Planes::OwnF16 | Planes::OwnBf16 | Planes::OneF16 | Planes::TwoF16 | Planes::ThreeBf16 => resident,
@@ -275,6 +291,7 @@ fn resident_of(products: &Products, tile: &MatrixTile) -> u64 {
 fn products_per_cycle(units: &Units, tile: &MatrixTile, p: &Outline) -> f64 {
     let by_side = |[large, small]: [f64; 2]| if tile.is_large() { large } else { small };
     match tile.planes {
+        Planes::OwnF16 | Planes::OwnBf16 if tile.feed == Feed::Fragments => by_side(units.fragments),
         Planes::OwnF16 | Planes::OwnBf16 => by_side(units.own),
         Planes::ThreeBf16 => units.three_bf16 * (1.0 + 6.0) / (1.0 + products_of_parts(p.operands.map(parts_of))),
         Planes::OwnThreeBf16 => units.own_three_bf16,

@@ -1,5 +1,4 @@
-//! name = "dot_few_{TEAMS}_{AHEAD}"
-//! matrix."TEAMS AHEAD" = ["4 1", "8 0", "8 1", "16 0"]
+//! variants = [{ name = "dot_few", defines = { TEAMS = "8" } }]
 #version 460
 #pragma use_vulkan_memory_model
 #extension GL_GOOGLE_include_directive : require
@@ -137,35 +136,12 @@ void main() {
     }
 
     uint first = split * (chunk / 32u), end = min(first + chunk / 32u, (depth + 31u) / 32u);
-#if AHEAD
-    // Two slices are on their way while others are multiplied, in two sets of registers. The second may lie past the
-    // end.
-    uvec4 a_even[8], b_even[2], a_odd[8], b_odd[2];
-    uint slice = first + 2u * gl_SubgroupID;
-    if (slice < end) {
-        FETCH(a_even, b_even, slice)
-        FETCH(a_odd, b_odd, slice + 1u)
-    }
-    [[dont_unroll]] for (; slice < end; slice += 2u * TEAMS) {
-        uint next = slice + 2u * TEAMS;
-        bool more = next < end;
-        MULTIPLY(a_even, b_even)
-        if (more) {
-            FETCH(a_even, b_even, next)
-        }
-        MULTIPLY(a_odd, b_odd)
-        if (more) {
-            FETCH(a_odd, b_odd, next + 1u)
-        }
-    }
-#else
     // Other subgroups stand in for those that wait.
     [[dont_unroll]] for (uint slice = first + gl_SubgroupID; slice < end; slice += TEAMS) {
         uvec4 a[8], b[2];
         FETCH(a, b, slice)
         MULTIPLY(a, b)
     }
-#endif
 
     // Two matrices of sums at a time: 32 rows.
     uint base = (split * batches + batch) * (VECTORS_FIRST != 0u ? vectors : rows);

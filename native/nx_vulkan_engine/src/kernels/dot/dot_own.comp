@@ -33,8 +33,6 @@
 // NVIDIA's driver gives a multiprocessor little more than the 48 KB that one of them may have.
 #define STRIP 9
 #define ROOM (16 * STRIP)
-// The same of 16-bit numbers: uvec4 from one row to the next.
-#define EIGHTS_PITCH (OWN_N / 8 + 1)
 
 layout(local_size_x = SUBGROUPS * 32) in;
 
@@ -131,26 +129,7 @@ void main() {
 
     if (A_BY_AXES != 0u || B_BY_AXES != 0u) barrier();
 
-    // Two neighbours of a row, g or g + 8, are rounded at once and go through shared memory as a word.
-    if (STORE_BY_EIGHT != 0u) {
-        uint room = gl_SubgroupID * ROOM, line = (split * batches + batch) * rows;
-        [[unroll]] for (uint i = 0u; i < FRAGMENTS_M; ++i) {
-            subgroupBarrier();
-            [[unroll]] for (uint j = 0u; j < FRAGMENTS_N; ++j) {
-                [[unroll]] for (uint p = 0u; p < 4u; ++p) {
-                    uint to = room + (g + p / 2u * 8u) * EIGHTS_PITCH + 2u * j + p % 2u;
-                    tiles[to][t] = rounded(vec2(sums[i][j][2u * p], sums[i][j][2u * p + 1u]));
-                }
-            }
-            subgroupBarrier();
-            [[unroll]] for (uint e = 0u; e < OWN_N / 16u; ++e) {
-                uint at = e * 32u + gl_SubgroupInvocationID, r = at / (OWN_N / 8u), c = at % (OWN_N / 8u);
-                uint m = m0 + own_m + 16u * i + r, n = n0 + own_n + 8u * c;
-                if (m < rows && n < columns) slot_store_eight(((line + m) * columns + n) / 8u, tiles[room + r * EIGHTS_PITCH + c]);
-            }
-        }
-        return;
-    }
+#include "own_eights.glsl"
 
 #define WAIT() subgroupBarrier()
 #define RESULTS(value, m, n)

@@ -81,30 +81,44 @@ void main() {
     [[unroll]] for (uint i = 0u; i < FRAGMENTS_M; ++i)
         [[unroll]] for (uint j = 0u; j < FRAGMENTS_N; ++j) sums[i][j] = Sums(0.0);
 
-    // The next step's parts are fetched while the current ones are multiplied.
-    uvec4 a_next[FRAGMENTS_M * 3], b_next[FRAGMENTS_N * 3];
-    [[unroll]] for (uint i = 0u; i < FRAGMENTS_M * 3; ++i) a_next[i] = uvec4(0u);
-    [[unroll]] for (uint j = 0u; j < FRAGMENTS_N * 3; ++j) b_next[j] = uvec4(0u);
-#define FETCH(block) \
+    // The next step's parts are fetched while the current ones are multiplied. Two sets of registers take turns, since
+    // copies would take time, and that the loop may end behind each step keeps compilers from moving loads further up.
+#define FETCH(a, b, block) \
     [[unroll]] for (uint i = 0u; i < FRAGMENTS_M; ++i) \
         [[unroll]] for (uint part = 0u; part < 3u; ++part) \
-            if (part < A_PARTS) a_next[3u * i + part] = slot_a_block(a_at[i] + (block) * 96u + part * 32u); \
+            if (part < A_PARTS) a[3u * i + part] = slot_a_block(a_at[i] + (block) * 96u + part * 32u); \
     [[unroll]] for (uint j = 0u; j < FRAGMENTS_N; ++j) \
         [[unroll]] for (uint part = 0u; part < 3u; ++part) \
-            if (part < B_PARTS) b_next[3u * j + part] = slot_b_block(b_at[j] + (block) * 96u + part * 32u);
+            if (part < B_PARTS) b[3u * j + part] = slot_b_block(b_at[j] + (block) * 96u + part * 32u);
+#define MULTIPLY(a, b) { \
+    MatrixA x[FRAGMENTS_M][3]; \
+    [[unroll]] for (uint i = 0u; i < FRAGMENTS_M; ++i) \
+        [[unroll]] for (uint part = 0u; part < 3u; ++part) { \
+            uvec4 held = FIRST(a[3u * i + part]); \
+            HOLD(x[i][part], held) \
+        } \
+    [[unroll]] for (uint j = 0u; j < FRAGMENTS_N; ++j) { \
+        MatrixB y[3]; \
+        [[unroll]] for (uint part = 0u; part < 3u; ++part) HOLD(y[part], b[3u * j + part]) \
+        ADD_PRODUCTS(j) \
+    } \
+}
+#define STEP(of, a_fetched, b_fetched, a_held, b_held) { \
+    uint next = min(block + (of) + 1u, last); \
+    FETCH(a_fetched, b_fetched, next) \
+    MULTIPLY(a_held, b_held) \
+    if (block + (of) == last) break; \
+}
 
-    FETCH(min(first, blocks - 1u))
-    [[dont_unroll]] for (uint block = first; block < end; ++block) {
-        uvec4 a[FRAGMENTS_M * 3] = a_next, b[FRAGMENTS_N * 3] = b_next;
-        uint next = min(block + 1u, end - 1u);
-        FETCH(next)
-        MatrixA x[FRAGMENTS_M][3];
-        [[unroll]] for (uint i = 0u; i < FRAGMENTS_M; ++i)
-            [[unroll]] for (uint part = 0u; part < 3u; ++part) HOLD(x[i][part], a[3u * i + part])
-        [[unroll]] for (uint j = 0u; j < FRAGMENTS_N; ++j) {
-            MatrixB y[3];
-            [[unroll]] for (uint part = 0u; part < 3u; ++part) HOLD(y[part], b[3u * j + part])
-            ADD_PRODUCTS(j)
+    uvec4 a_0[FRAGMENTS_M * 3], b_0[FRAGMENTS_N * 3], a_1[FRAGMENTS_M * 3], b_1[FRAGMENTS_N * 3];
+    [[unroll]] for (uint i = 0u; i < FRAGMENTS_M * 3; ++i) a_0[i] = a_1[i] = uvec4(0u);
+    [[unroll]] for (uint j = 0u; j < FRAGMENTS_N * 3; ++j) b_0[j] = b_1[j] = uvec4(0u);
+    if (first < end) {
+        uint last = end - 1u;
+        FETCH(a_0, b_0, first)
+        [[dont_unroll]] for (uint block = first;; block += 2u) {
+            STEP(0u, a_1, b_1, a_0, b_0)
+            STEP(1u, a_0, b_0, a_1, b_1)
         }
     }
 
@@ -122,7 +136,7 @@ void main() {
                 subgroupBarrier();
                 [[unroll]] for (uint part = 0u; part < 3u; ++part) {
                     uint at = block * 96u + part * 32u + gl_SubgroupInvocationID;
-                    uvec4 held = slot_a_block(a_from + at);
+                    uvec4 held = FIRST(slot_a_block(a_from + at));
                     MatrixA x;
                     HOLD(x, held)
                     coopMatStore(x, tiles, room + part * 32u, 2, gl_CooperativeMatrixLayoutRowMajor);

@@ -89,22 +89,15 @@ impl Planes {
     }
 }
 
-/// Subgroups of a tile that share out the contracted elements.
+/// How the workgroups of a tile get at operands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Teams {
-    pub count: u32,
-    /// Whether each fetches a step while it multiplies the one before.
-    pub ahead: bool,
-}
-
-impl Teams {
-    /// Those with a template, by which tiles have the same results but for their rounding.
-    const ALL: [Teams; 4] = [
-        Teams { count: 8, ahead: false },
-        Teams { count: 4, ahead: true },
-        Teams { count: 8, ahead: true },
-        Teams { count: 16, ahead: false },
-    ];
+pub enum Feed {
+    /// As they lie, or in the order of their planes.
+    Planes,
+    /// Both written first, so that what an invocation holds of a matrix is one load.
+    Fragments,
+    /// Few vectors on the side that has fewer than 64: subgroups share out the contracted elements.
+    Few,
 }
 
 /// A tile of results that one workgroup computes on matrix units.
@@ -113,12 +106,12 @@ pub struct MatrixTile {
     pub rows: u32,
     pub columns: u32,
     pub planes: Planes,
-    /// Of a matrix by few vectors, which are on the side that has fewer than 64.
-    pub teams: Option<Teams>,
+    pub feed: Feed,
 }
 
-/// Rows of a matrix that a tile of few vectors takes.
+/// Rows of a matrix that a tile of few vectors takes, and subgroups among which it shares out what is contracted.
 const ROWS_BY_FEW: u32 = 64;
+const TEAMS_BY_FEW: u32 = 8;
 
 impl MatrixTile {
     /// Those with a template for products of matrices, the largest first.
@@ -128,28 +121,27 @@ impl MatrixTile {
             Planes::OneF16 | Planes::TwoF16 => &[(128, 128), (64, 64)],
             Planes::ThreeBf16 | Planes::OwnThreeBf16 => &[(64, 64)],
         };
-        sides.iter().map(move |&(rows, columns)| MatrixTile { rows, columns, planes, teams: None })
+        let by_fragments = [(128, 128), (128, 64)].into_iter().filter(move |_| planes.own_type().is_some());
+        let tile = move |feed| move |(rows, columns)| MatrixTile { rows, columns, planes, feed };
+        by_fragments.map(tile(Feed::Fragments)).chain(sides.iter().copied().map(tile(Feed::Planes)))
     }
 
-    /// Those with a template for a matrix by `vectors`, which are the `first` operand or the second; none by more than
+    /// The one with a template for a matrix by `vectors`, which are the `first` operand or the second; none by more than
     /// one tile takes.
-    pub fn of_few(planes: Planes, vectors: u64, first: bool) -> impl Iterator<Item = MatrixTile> + Clone {
+    pub fn of_few(planes: Planes, vectors: u64, first: bool) -> Option<MatrixTile> {
         let side = match vectors {
             ..=8 => Some(8),
             9..=16 => Some(16),
             _ => None,
         };
-        let side = side.filter(|_| planes.own_type().is_some());
-        let tile = move |side, teams| {
-            let (rows, columns) = if first { (side, ROWS_BY_FEW) } else { (ROWS_BY_FEW, side) };
-            MatrixTile { rows, columns, planes, teams: Some(teams) }
-        };
-        side.into_iter().flat_map(move |side| Teams::ALL.map(|teams| tile(side, teams)))
+        let side = side.filter(|_| planes.own_type().is_some())?;
+        let (rows, columns) = if first { (side, ROWS_BY_FEW) } else { (ROWS_BY_FEW, side) };
+        Some(MatrixTile { rows, columns, planes, feed: Feed::Few })
     }
 
     /// Whether it multiplies a matrix, the second operand, by few vectors.
     pub fn is_vectors_first(&self) -> bool {
-        self.teams.is_some() && self.rows < self.columns
+        self.feed == Feed::Few && self.rows < self.columns
     }
 
     /// Vectors that a tile of few of them has room for.
@@ -168,40 +160,41 @@ impl MatrixTile {
     }
 
     pub fn invocations(&self) -> u32 {
-        match self.teams {
-            Some(teams) => 32 * teams.count,
-            None if self.rows == 128 => 256,
-            None => 128,
+        match self.feed {
+            Feed::Few => 32 * TEAMS_BY_FEW,
+            Feed::Planes if self.rows == 128 => 256,
+            Feed::Planes | Feed::Fragments => 128,
         }
     }
 
     /// Whether kernels fetch a step while they multiply the one before.
     pub fn fetches_ahead(&self) -> bool {
-        match self.teams {
-            Some(teams) => teams.ahead,
-            None => !(self.planes.is_own() && (self.is_large() || self.planes.count() > 1)),
+        match self.feed {
+            Feed::Fragments => true,
+            Feed::Few => false,
+            Feed::Planes => !(self.planes.is_own() && (self.is_large() || self.planes.count() > 1)),
         }
     }
 
     /// Shared memory of a workgroup: a step of both operands, or 16 rows of each subgroup's results, whichever is more;
-    /// of teams 32 rows of 16 sums of each, and four between rows.
+    /// of few vectors 32 rows of 16 sums of each subgroup, and four between rows.
     pub fn shared_bytes(&self) -> u32 {
-        match self.teams {
-            Some(teams) => teams.count * 32 * 20 * 4,
-            None => (self.rows + self.columns) * 9 * 16,
+        match self.feed {
+            Feed::Few => TEAMS_BY_FEW * 32 * 20 * 4,
+            Feed::Fragments => self.invocations() / 32 * 16 * 9 * 16,
+            Feed::Planes => (self.rows + self.columns) * 9 * 16,
         }
     }
 
     fn template(&self, bordered: bool) -> String {
-        let MatrixTile { rows, columns, planes, teams } = self;
-        if let Some(Teams { count, ahead }) = teams {
-            return format!("dot_few_{count}_{}", u32::from(*ahead));
-        }
-        match (planes.is_own(), planes.count()) {
-            (true, 1) if bordered => format!("dot_own_{rows}x{columns}_bordered"),
-            (true, 1) => format!("dot_own_{rows}x{columns}"),
-            (true, count) => format!("dot_own_{rows}x{columns}_{count}"),
-            (false, count) => format!("dot_matrix_{rows}x{columns}_{count}"),
+        let MatrixTile { rows, columns, planes, feed } = self;
+        match (feed, planes.is_own(), planes.count()) {
+            (Feed::Few, ..) => "dot_few".to_string(),
+            (Feed::Fragments, ..) => format!("dot_fragments_{rows}x{columns}"),
+            (Feed::Planes, true, 1) if bordered => format!("dot_own_{rows}x{columns}_bordered"),
+            (Feed::Planes, true, 1) => format!("dot_own_{rows}x{columns}"),
+            (Feed::Planes, true, count) => format!("dot_own_{rows}x{columns}_{count}"),
+            (Feed::Planes, false, count) => format!("dot_matrix_{rows}x{columns}_{count}"),
         }
     }
 }
@@ -216,7 +209,8 @@ impl DotSpec {
     ) -> Result<Generated> {
         let name = &tile.template(self.border.is_some());
         let numbers = match (tile.planes.is_own(), tile.planes.count()) {
-            _ if tile.teams.is_some() => 6,
+            _ if tile.feed == Feed::Few => 6,
+            _ if tile.feed == Feed::Fragments => 10,
             (false, _) => 10,
             (true, 1) => 20 + self.border.as_ref().map_or(0, BorderSpec::numbers),
             (true, _) => 22,
@@ -226,10 +220,10 @@ impl DotSpec {
         if tile.planes.is_in_order() {
             access::declare_blocks_read_only(&mut linker);
         }
-        let names = match (tile.teams, tile.is_vectors_first()) {
-            (None, _) => ["a", "b"],
-            (Some(_), false) => ["matrix", "vectors"],
-            (Some(_), true) => ["vectors", "matrix"],
+        let names = match (tile.feed, tile.is_vectors_first()) {
+            (Feed::Planes | Feed::Fragments, _) => ["a", "b"],
+            (Feed::Few, false) => ["matrix", "vectors"],
+            (Feed::Few, true) => ["vectors", "matrix"],
         };
         for (name, operand) in names.into_iter().zip(0..) {
             linker.define(&format!("slot_{name}_block"), |code, args| {
@@ -238,7 +232,7 @@ impl DotSpec {
             })?;
         }
         for ((name, operand), by_axes) in names.into_iter().zip(0..).zip(self.by_axes()) {
-            if by_axes || tile.teams.is_some() {
+            if by_axes || tile.feed == Feed::Few {
                 self.define_positions(&mut linker, &mut params, name, operand)?;
             }
         }
@@ -323,6 +317,8 @@ pub struct SplitSpec {
     /// Whether it is the second operand, whose rows are the product's columns; it makes a difference where numbers lie
     /// in order.
     pub second: bool,
+    /// Whether a copy is for `Feed::Fragments`.
+    pub fragments: bool,
 }
 
 impl SplitSpec {
@@ -347,6 +343,8 @@ impl SplitSpec {
             (SplitStage::Split, true, false) => batches * rows.div_ceil(16).div_ceil(8) * (padded / 16),
             (SplitStage::Split, false, true) => (batches * rows * padded / 8).div_ceil(256),
             (SplitStage::Split, false, false) => batches * rows.div_ceil(64) * padded.div_ceil(64),
+            (SplitStage::Copy, _, true) if self.fragments => (batches * rows.div_ceil(16) * padded / 32).div_ceil(8),
+            (SplitStage::Copy, _, false) if self.fragments => (batches * rows.div_ceil(64) * padded / 64).div_ceil(8),
             (SplitStage::Copy, _, true) => (batches * rows * padded / 8).div_ceil(256),
             // Such kernels have other launches: `Image`.
             (SplitStage::Restore, ..) => 0,

@@ -130,6 +130,7 @@ impl Image<'_> {
         let is_far = |tensor: &&Tensor| reach_of(&tensor.view) > reach.near(4);
         let far = reach.is_far(&[&self.source.view])? || writes.iter().any(is_far);
         let spec = SplitSpec {
+            fragments: false,
             stage,
             dtype: DType::F32,
             ranks: self.axes.each_ref().map(|axes| axes.len() as u8),

@@ -118,6 +118,20 @@ impl Matrix {
         }
     }
 
+    /// Whether it has more elements than lie between its first and its last one.
+    fn repeats(&self) -> bool {
+        let groups = [&self.batch, &self.free, &self.depth];
+        let span = |g: &MergedAxes| -> u64 {
+            g.sizes
+                .iter()
+                .zip(&g.strides)
+                .map(|(n, stride)| n.saturating_sub(1).saturating_mul(stride.unsigned_abs()))
+                .sum()
+        };
+        let elements = groups.iter().fold(1u64, |count, g| count.saturating_mul(g.elements()));
+        elements > groups.iter().map(|g| span(g)).sum::<u64>() + 1
+    }
+
     /// Whether another one lies as this one does, elsewhere.
     fn lies_as(&self, other: &Matrix, ties: bool) -> bool {
         let lines = |m: &Matrix| [&m.batch, &m.free, &m.depth].map(|axes| (axes.sizes.clone(), axes.strides.clone()));
@@ -182,6 +196,8 @@ pub struct Outline {
     pub precision: Precision,
     /// Whether matrix units take the numbers of f16, and of bf16, operands as they are.
     pub own: [bool; 2],
+    /// Whether an operand has elements more than once, as windows that overlap have.
+    pub repeats: bool,
 }
 
 impl Outline {
@@ -218,6 +234,7 @@ impl Product<'_> {
             looped_steps: looped.map_or(0, |epilogue| epilogue.steps.len()),
             precision,
             own,
+            repeats: self.a.repeats() || self.b.repeats(),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::launch::{Choice, Instead, Product, product_with, way};
 use super::matrix::{MAX_PLACED_DEPTH, own_by_axes};
-use super::{Border, Tiling};
+use super::{Border, Feed, Tiling};
 use crate::kernels::Compile;
 use crate::{Engine, Result};
 
@@ -23,7 +23,7 @@ pub fn product_with_border(
     let (sum, is_reduced, choice) = way(engine, p, compile)?;
     let Choice { tiling: Tiling::Matrix(tile), splits } = choice else { return Ok(false) };
     let chunk = p.a.depth.elements().div_ceil(splits).next_multiple_of(tile.block());
-    let is_in_place = tile.teams.is_none() && own_by_axes(tile.planes, windows) && chunk <= MAX_PLACED_DEPTH;
+    let is_in_place = tile.feed == Feed::Planes && own_by_axes(tile.planes, windows) && chunk <= MAX_PLACED_DEPTH;
     if is_reduced || !is_in_place || windows.free.elements() == 1 {
         return Ok(false);
     }

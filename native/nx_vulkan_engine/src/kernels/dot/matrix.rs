@@ -11,7 +11,7 @@ use nx_vulkan_ir::program::epilogue::matrix_min_depth;
 use smallvec::SmallVec;
 
 use super::launch::{Choice, Instead, Matrix, MergedAxes, Outline, Product, Results, entire, launch_plain};
-use super::{Border, DotSpec, Load, MatrixTile, Planes, SplitSpec, SplitStage, Tiling, choice, few};
+use super::{Border, DotSpec, Feed, Load, MatrixTile, Planes, SplitSpec, SplitStage, Tiling, choice, few, fragments};
 use crate::kernels::{Arguments, Compile, Place, launch, reach_of};
 use crate::shape::{Dims, Strides};
 use crate::tuning::DeviceModel;
@@ -236,7 +236,7 @@ pub fn prepare(
 
 /// Writes an operand, of which a tile has `side` rows, in so many words, or finds that earlier commands of a program
 /// have: the numbers, and the largest where units may not take all.
-fn written(
+pub(super) fn written(
     engine: &Engine,
     m: &Matrix,
     spec: SplitSpec,
@@ -277,11 +277,11 @@ fn padded_rows(m: &Matrix, form: Narrowing, side: u32) -> u64 {
     m.free.elements().next_multiple_of(rows)
 }
 
-fn spec(m: &Matrix, form: Narrowing, stage: SplitStage, second: bool) -> SplitSpec {
+pub(super) fn spec(m: &Matrix, form: Narrowing, stage: SplitStage, second: bool) -> SplitSpec {
     let Narrowing { planes, scaled } = form;
     let second = second && planes == Planes::ThreeBf16;
     let (ranks, dtype, load) = (m.axes(true).0, m.tensor.view.dtype, m.load(true));
-    SplitSpec { stage, dtype, ranks, load, planes, scaled, bounds: None, second }
+    SplitSpec { stage, dtype, ranks, load, planes, scaled, bounds: None, second, fragments: false }
 }
 
 /// Launches a kernel on an operand, of which a tile has `side` rows, and planes are so far apart.
@@ -325,6 +325,7 @@ pub(super) fn launch_product(
     let of = if tile.planes == Planes::OwnThreeBf16 { Narrowing::in_place } else { Narrowing::of };
     let form = of(engine.model(), &outline, spec.sum).filter(|form| form.planes == tile.planes);
     let form = form.ok_or_else(|| bad(format!("no operands for {tile:?}")))?;
+    let tile = fragments::or_else(tile, form, p);
     let chunk = p.a.depth.elements().div_ceil(results.splits).next_multiple_of(tile.block());
     let operands = [(&p.a, tile.rows), (&p.b, tile.columns)];
     let (image, border) = match instead {
@@ -333,7 +334,8 @@ pub(super) fn launch_product(
         Instead::Nothing | Instead::Derived(_) => (None, None),
     };
     let prepared = match image.filter(|_| tile.planes == Planes::OwnThreeBf16) {
-        None if tile.teams.is_some() => few::prepare_both(engine, p, tile, form, compile)?,
+        None if tile.feed == Feed::Few => few::prepare_both(engine, p, tile, form, compile)?,
+        None if tile.feed == Feed::Fragments => fragments::prepare_both(engine, p, form, compile)?,
         None => prepare(engine, &operands, form, chunk, compile)?,
         Some((image, second)) => {
             let planes = image.planes(engine, compile)?;
@@ -390,7 +392,7 @@ impl<'a> OnUnits<'a> {
     ) -> OnUnits<'a> {
         let [a, b] = operands;
         let axes = [(a, &p.a, true), (b, &p.b, false)].map(|(operand, m, depth_last)| match operand.lies {
-            _ if tile.teams.is_some() => few::axes(m, operand, depth_last),
+            _ if tile.feed == Feed::Few => few::axes(m, operand, depth_last),
             InPlace::ByAxes => m.axes(depth_last),
             InPlace::Along { .. } => Default::default(),
         });
@@ -418,8 +420,8 @@ impl<'a> OnUnits<'a> {
         own.border = self.border.map(|(border, second)| border.spec(second));
         own.low_b_first = columns > rows;
         // In large tiles that would take registers, and with them a workgroup from each processor.
-        own.store.by_eight = !tile.is_large()
-            && tile.teams.is_none()
+        let has_room = tile.feed == Feed::Fragments || (tile.feed == Feed::Planes && !tile.is_large());
+        own.store.by_eight = has_room
             && tile.planes.own_type() == Some(plain.out)
             && plain.product == plain.out
             && plain.epilogue.is_none()
@@ -441,8 +443,8 @@ impl<'a> OnUnits<'a> {
         let far = results.is_far(engine)? || operands.iter().any(|operand| is_far(&operand.numbers));
         let kernel = engine.kernel_reaching(&spec, far, compile)?;
         let numbers = [rows, columns, depth, batches, chunk, results.splits].into_iter();
-        // Tiles with teams find all by axes.
-        let steps = a.steps.iter().chain(&b.steps).copied().filter(|_| tile.teams.is_none());
+        // Tiles of few vectors find all by axes.
+        let steps = a.steps.iter().chain(&b.steps).copied().filter(|_| tile.feed != Feed::Few);
         let of_border = border.map(|(border, _)| border.numbers()).unwrap_or_default();
         let numbers: SmallVec<[u64; 28]> =
             numbers.chain(steps).chain(a.plane).chain(b.plane).chain(of_border).collect();

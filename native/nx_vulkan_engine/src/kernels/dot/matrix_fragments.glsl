@@ -22,3 +22,7 @@
     matrix[6] = pair[0]; \
     matrix[7] = pair[1]; \
 }
+
+// The words of a first factor in memory, and from there in a matrix: NVIDIA's units take them from registers in this
+// order, so that one load brings them there without a move.
+#define FIRST(held) (held).xzyw

@@ -5,6 +5,7 @@ mod border;
 mod choice;
 mod derived;
 mod few;
+mod fragments;
 mod generate;
 mod generate_matrix;
 mod generate_vectors;
@@ -33,7 +34,7 @@ pub use choice::{candidates, choose, estimate, lane_tiles, matrix_candidates, pl
 pub(crate) use choice::{in_place, pays_in_place};
 pub use derived::{DerivedSpec, Span, Spread};
 pub use generate::{Access, DotSpec, EpilogueSpec, LANES, LaneTile, Load, Store, Tile, Tiling};
-pub use generate_matrix::{Bounds, MatrixTile, Planes, SplitSpec, SplitStage, Teams};
+pub use generate_matrix::{Bounds, Feed, MatrixTile, Planes, SplitSpec, SplitStage};
 pub use generate_vectors::VectorTile;
 pub use image::{Image, ImageAxis};
 pub use launch::{
@@ -71,9 +72,7 @@ impl KernelSpec for DotSpec {
             Tiling::Vectors(tile) if tile.pair => format!("vectors_{}_pair", tile.count),
             Tiling::Vectors(tile) => format!("vectors_{}", tile.count),
             Tiling::Matrix(tile) if self.border.is_some() => format!("matrix_{}x{}_bordered", tile.rows, tile.columns),
-            Tiling::Matrix(MatrixTile { rows, columns, teams: Some(teams), .. }) => {
-                format!("matrix_{rows}x{columns}_by_{}", teams.count)
-            }
+            Tiling::Matrix(tile) if tile.feed == Feed::Fragments => format!("fragments_{}x{}", tile.rows, tile.columns),
             Tiling::Matrix(tile) => format!("matrix_{}x{}", tile.rows, tile.columns),
         };
         format!("{}.{tiling}.{}", name_of_ops(prologues.chain(derived).chain(["dot"]).chain(epilogue), "dot"), self.out)
@@ -122,7 +121,8 @@ impl KernelSpec for DotSpec {
         }
         if let Tiling::Matrix(tile) = self.tiling {
             match tile.planes {
-                _ if tile.teams.is_some() => {
+                _ if tile.feed == Feed::Fragments => {}
+                _ if tile.feed == Feed::Few => {
                     constants.extend([(16, u32::from(self.ends_early)), (17, tile.vectors())]);
                 }
                 Planes::ThreeBf16 => constants.extend([(14, parts_of(self.a)), (15, parts_of(self.b))]),
@@ -186,7 +186,8 @@ impl KernelSpec for SplitSpec {
         let is_own = self.planes.is_own() && self.bounds.is_none();
         let restores = self.stage == SplitStage::Restore;
         let to_bf16 = is_own && self.planes.is_bf16();
-        numbered(&[self.load.along_k, self.load.by_four, self.scaled, self.second, is_own, to_bf16, restores])
+        let Load { along_k, by_four } = self.load;
+        numbered(&[along_k, by_four, self.scaled, self.second, is_own, to_bf16, restores, self.fragments])
     }
 
     fn flops(&self, _: &Arguments<'_>, _: u64) -> Option<u64> {

@@ -10,7 +10,7 @@
 #extension GL_KHR_shader_subgroup_basic : require
 // Rows (vectors along k) of a batched matrix as three bf16 numbers for each element, hi + mid + lo, exactly. They lie
 // as the invocations of a subgroup hold 16 rows x 16 of k on matrix units: [batch][16 rows][16 of k][hi, mid,
-// lo][invocation], eight to a uvec4, with zeros past the ends. Elements are multiplied by 2^16 first, so that no part
+// lo][invocation], eight to a uvec4, those of a first factor in the order of FIRST, with zeros past the ends. Elements are multiplied by 2^16 first, so that no part
 // of a normal number is denormal. What leaves the range of f32 is not for units: a word gets the bits of the largest
 // absolute value, if that is at least 2^16. float16_t stands for bf16, which the linker makes of it. Parameters: rows,
 // contracted k, batches.
@@ -84,7 +84,7 @@ void main() {
             } else {
                 coopMatLoad(x, parts, mine + part * 32u, 2, gl_CooperativeMatrixLayoutColumnMajor);
             }
-            slot_store(to + part * 32u, HELD(x));
+            slot_store(to + part * 32u, FIRST(HELD(x)));
         } else {
             MatrixB x;
             if (ALONG_K != 0u) {

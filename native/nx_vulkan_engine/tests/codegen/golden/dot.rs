@@ -1,7 +1,7 @@
 //! Products of matrices.
 
 use nx_vulkan_engine::kernels::dot::{
-    Access, BorderSpec, DerivedSpec, DotSpec, EpilogueSpec, LaneTile, Load, MatrixTile, Planes, Span, SplitSpec,
+    Access, BorderSpec, DerivedSpec, DotSpec, EpilogueSpec, Feed, LaneTile, Load, MatrixTile, Planes, Span, SplitSpec,
     SplitStage, Spread, Store, Tile, Tiling, VectorTile, WindowAxis,
 };
 use nx_vulkan_engine::kernels::map::Port;
@@ -109,7 +109,7 @@ fn products() {
     };
     let with_steps = DotSpec { prologues: [Some(double), None], ..tiled.clone() };
     kernels.add("tiled_f32_of_doubles", |l, m| with_steps.generate(l, m));
-    let tile = MatrixTile { rows: 64, columns: 64, planes: Planes::OneF16, teams: None };
+    let tile = MatrixTile { rows: 64, columns: 64, planes: Planes::OneF16, feed: Feed::Planes };
     let on_units = DotSpec {
         out: DType::F32,
         product: DType::F32,
@@ -144,12 +144,18 @@ fn products() {
         a_ranks: [0, 1, 1],
         b_ranks: [0, 1, 1],
         store: Store { rank: 0, contiguous: true, by_four: true, by_eight: false },
-        tiling: Tiling::Matrix(MatrixTile::of_few(Planes::OwnF16, 16, false).next().unwrap()),
+        tiling: Tiling::Matrix(MatrixTile::of_few(Planes::OwnF16, 16, false).unwrap()),
         ..own.clone()
     };
     kernels.add("own_numbers_by_few", |l, m| few.generate(l, m));
+    let fragments = DotSpec {
+        tiling: Tiling::Matrix(MatrixTile { rows: 128, planes: Planes::OwnF16, feed: Feed::Fragments, ..tile }),
+        ..own.clone()
+    };
+    kernels.add("own_numbers_by_fragments", |l, m| fragments.generate(l, m));
     for (name, stage) in [("largest", SplitStage::Largest), ("split", SplitStage::Split)] {
         let spec = SplitSpec {
+            fragments: false,
             stage,
             dtype: DType::F32,
             ranks: [0, 1, 1],

@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 use nx_vulkan_engine::kernels::dot::{
-    Choice, Epilogue, MatrixTile, MergedAxes, Outline, Product, Tiling, choose, product_as,
+    Choice, Epilogue, Feed, MatrixTile, MergedAxes, Outline, Product, Tiling, choose, product_as,
 };
 use nx_vulkan_engine::kernels::map::Operand;
 use nx_vulkan_engine::program::{Binary, Elementwise, Unary};
@@ -23,8 +23,8 @@ fn ways(planes: Planes, vectors: u64, first: bool, depth: u64) -> Vec<Choice> {
     let splits = [1, 3].into_iter().filter(|splits| depth >= 128 * splits);
     splits
         .flat_map(|splits| {
-            let tiles = MatrixTile::of_few(planes, vectors, first);
-            tiles.map(move |tile| Choice { tiling: Tiling::Matrix(tile), splits })
+            let tile = MatrixTile::of_few(planes, vectors, first);
+            tile.map(move |tile| Choice { tiling: Tiling::Matrix(tile), splits })
         })
         .collect()
 }
@@ -221,7 +221,7 @@ fn large_matrices_by_few_vectors_are_given_to_the_units() {
             let outline = p.outline(engine.precision(), own);
             let outline = Outline { rows, columns, depth: 4096, ..outline };
             let chosen = choose(engine.model(), &outline, CType::F32).tiling;
-            let is_few = matches!(chosen, Tiling::Matrix(tile) if tile.teams.is_some());
+            let is_few = matches!(chosen, Tiling::Matrix(tile) if tile.feed == Feed::Few);
             assert!(is_few, "{rows} x {columns}: {chosen:?}");
         }
     }

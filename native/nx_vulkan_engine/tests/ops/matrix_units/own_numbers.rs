@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 
 use half::{bf16, f16};
-use nx_vulkan_engine::kernels::dot::{Epilogue, InPlace, Matrix, MergedAxes, Narrowing, Product, Tiling, product_as};
+use nx_vulkan_engine::kernels::dot::{
+    Epilogue, Feed, InPlace, Matrix, MergedAxes, Narrowing, Product, Tiling, product_as,
+};
 use nx_vulkan_engine::program::{Elementwise, Op};
 use nx_vulkan_engine::{CType, Compile, DType, Tensor, Type, eager};
 use nx_vulkan_ir::program::step::{Ref, Step};
@@ -13,7 +15,7 @@ use super::{Change, Given, Random, bytes, decode, dtypes, engine, planes_of_unit
 use crate::common;
 
 /// Where an operand lies makes no difference to the bits: in place, over heads between rows, or written anew. Nor do
-/// tiles, but for how their teams share out the contracted elements.
+/// tiles, but those of few vectors, which share out the contracted elements.
 #[test]
 fn own_numbers_have_the_same_bits_wherever_they_lie() {
     for planes in planes_of_units().into_iter().filter(|planes| planes.is_own()) {
@@ -60,7 +62,7 @@ fn own_numbers_have_the_same_bits_wherever_they_lie() {
                 let p = Product { a, b, out: &out, prologues: [None, None], epilogue: None };
                 product_as(engine, &p, CType::F32, way, Compile::Allowed).unwrap();
                 let got = bytes(engine, &out);
-                let expected = first.entry(tile.teams).or_insert_with(|| got.clone());
+                let expected = first.entry(tile.feed == Feed::Few).or_insert_with(|| got.clone());
                 assert!(*expected == got, "{planes:?} {a_along} {b_along} {way:?}");
             }
         }
