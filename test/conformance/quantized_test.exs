@@ -271,11 +271,8 @@ defmodule Nx.Vulkan.Conformance.QuantizedTest do
 
   test "what the guide shows" do
     guide = Path.expand("../../guides/quantized.md", __DIR__)
-    blocks = ~r/```elixir\n(.*?)```/s |> Regex.scan(File.read!(guide), capture: :all_but_first) |> List.flatten()
     Nx.Defn.default_options(compiler: Nx.Vulkan)
-    {_, bindings} = blocks |> Enum.join("\n") |> Code.eval_string([], file: guide)
-    on_exit(fn -> for module <- [Adapted], do: {:code.purge(module), :code.delete(module)} end)
-    %{losses: losses} = Map.new(bindings)
+    %{losses: losses} = Nx.Vulkan.Guides.run(guide)
     assert List.last(losses) < 1.0e-3 * hd(losses)
   end
 end

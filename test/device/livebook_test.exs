@@ -18,7 +18,7 @@ defmodule Nx.Vulkan.LivebookTest do
       @tag timeout: to_timeout(minute: 5)
       test "#{Path.basename(path)} with #{inspect(backend)} as default" do
         capture_io(fn ->
-          Nx.with_default_backend(unquote(backend), fn -> Nx.Vulkan.Notebooks.run(unquote(path)) end)
+          Nx.with_default_backend(unquote(backend), fn -> Nx.Vulkan.Guides.run(unquote(path)) end)
         end)
       end
     end

@@ -14,12 +14,7 @@ defmodule Nx.Vulkan.MixedPrecisionTest do
   @batch 64
   @epochs 4
 
-  setup_all do
-    blocks = ~r/```elixir\n(.*?)```/s |> Regex.scan(File.read!(@guide), capture: :all_but_first) |> List.flatten()
-    {_value, bindings} = blocks |> Enum.join("\n") |> Code.eval_string([], file: @guide)
-    on_exit(fn -> for module <- [Narrow, Overflow, Mixed], do: {:code.purge(module), :code.delete(module)} end)
-    Map.new(bindings)
-  end
+  setup_all do: Nx.Vulkan.Guides.run(@guide)
 
   setup do
     Nx.default_backend(Nx.Vulkan.VulkanoBackend)

@@ -7,7 +7,7 @@ Code.require_file("models.exs", __DIR__)
 defmodule Nx.Vulkan.Models.GuideTest do
   use ExUnit.Case, async: true
 
-  alias Nx.Vulkan.{Models, Notebooks}
+  alias Nx.Vulkan.{Guides, Models}
 
   @moduletag :device
   @moduletag :models
@@ -50,17 +50,17 @@ defmodule Nx.Vulkan.Models.GuideTest do
 
   test "every cell runs" do
     Models.tiny()
-    names = for cell <- Notebooks.cells(@guide), name = repository(cell), do: name
+    names = for cell <- Guides.cells(@guide), name = repository(cell), do: name
     assert Enum.sort(names) == Enum.sort(Map.keys(@stand_ins))
     Nx.default_backend(Nx.Vulkan.VulkanoBackend)
     Nx.Defn.default_options(compiler: Nx.Vulkan)
-    output = ExUnit.CaptureIO.capture_io(fn -> Notebooks.run(@guide, &stand_in/1) end)
+    output = ExUnit.CaptureIO.capture_io(fn -> Guides.run(@guide, &stand_in/1) end)
     # What was streamed.
     assert output != ""
   end
 
   test "the adapters are those of the examples" do
-    assert File.read!(Path.expand("../../examples/transformers/lora.exs", __DIR__)) in Notebooks.cells(@guide)
+    assert File.read!(Path.expand("../../examples/transformers/lora.exs", __DIR__)) in Guides.cells(@guide)
   end
 
   test "the example runs" do

@@ -1,0 +1,40 @@
+defmodule Nx.Vulkan.GuidesTest do
+  # The Elixir cells of the guides, in order. Two guides have tests of their own, which look at more than that they run.
+  use ExUnit.Case, async: true
+
+  import ExUnit.CaptureIO
+
+  alias Nx.Vulkan.Guides
+
+  @moduletag :device
+  @moduletag :capture_log
+
+  @folder Path.expand("../../guides", __DIR__)
+  @elsewhere ~w(mixed_precision.md quantized.md)
+  @packages [axon: Axon, scholar: Scholar]
+
+  for path <- Path.wildcard(@folder <> "/*.md"), name = Path.basename(path), name not in @elsewhere do
+    @external_resource path
+    text = File.read!(path)
+
+    if Guides.cells(path) != [] do
+      missing =
+        for {package, module} <- @packages, text =~ "{:#{package},", not Code.ensure_loaded?(module), do: package
+
+      if missing != [], do: @tag(skip: "#{Enum.join(missing, ", ")} is none of the packages")
+      @tag timeout: to_timeout(minute: 5)
+      test "#{name} runs" do
+        # A project that follows a guide lies beside the checkout.
+        capture_io(fn -> Guides.run(unquote(path), &String.replace(&1, "../nx_vulkan/", "")) end)
+      end
+    end
+  end
+
+  test "errors.md has every kind of error" do
+    {:ok, types} = Code.Typespec.fetch_types(Nx.Vulkan.Error)
+    [kinds] = for {:type, {:kind, {:type, _, :union, kinds}, []}} <- types, do: for({:atom, _, kind} <- kinds, do: kind)
+    headings = for [heading] <- Regex.scan(~r/^### .*$/m, File.read!(@folder <> "/errors.md")), do: heading
+    told = for [_, kind] <- Regex.scan(~r/`:(\w+)`/, Enum.join(headings)), do: String.to_existing_atom(kind)
+    assert Enum.sort(told) == Enum.sort(kinds)
+  end
+end
