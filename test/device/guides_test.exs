@@ -11,9 +11,9 @@ defmodule Nx.Vulkan.GuidesTest do
 
   @folder Path.expand("../../guides", __DIR__)
   @elsewhere ~w(mixed_precision.md quantized.md)
-  @packages [axon: Axon, scholar: Scholar]
+  @packages [axon: Axon, scholar: Scholar.Stats]
 
-  for path <- Path.wildcard(@folder <> "/*.md"), name = Path.basename(path), name not in @elsewhere do
+  for path <- Path.wildcard(@folder <> "/*.{md,cheatmd}"), name = Path.basename(path), name not in @elsewhere do
     @external_resource path
     text = File.read!(path)
 
