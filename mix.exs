@@ -35,6 +35,9 @@ defmodule Nx.Vulkan.MixProject do
 
   @version "0.1.0"
 
+  # What ex_doc depends on.
+  @of_ex_doc ["earmark_parser", "makeup", "makeup_elixir", "makeup_erlang", "nimble_parsec"]
+
   # Where the files of a release lie, a line that the release writes into the Hex package. There is none in a checkout.
   @release_url "release_url"
 
@@ -50,7 +53,8 @@ defmodule Nx.Vulkan.MixProject do
       deps: deps(),
       name: "Nx.Vulkan",
       description: "Nx tensors and compiled numerical definitions on any Vulkan device",
-      package: package()
+      package: package(),
+      docs: &docs/0
     ]
   end
 
@@ -102,7 +106,8 @@ defmodule Nx.Vulkan.MixProject do
       {:rustler, "~> 0.36", runtime: false},
       {:rustler_precompiled, "~> 0.8", runtime: false},
       {:stream_data, "~> 1.1", only: :test},
-      {:benchee, "~> 1.3", only: :dev, runtime: false, optional: true}
+      {:benchee, "~> 1.3", only: :dev, runtime: false, optional: true},
+      {:ex_doc, "~> 0.38", only: :dev, runtime: false}
     ]
   end
 
@@ -120,6 +125,7 @@ defmodule Nx.Vulkan.MixProject do
     ]
     |> Enum.concat(if_there(folder, ["rustler_precompiled", "castore"], runtime: false))
     |> Enum.concat(if_there(folder, ["axon", "scholar", "polaris", "nimble_options"], only: :test, runtime: false))
+    |> Enum.concat(if_there(folder, ["ex_doc" | @of_ex_doc], only: :dev, runtime: false))
     |> Enum.map(fn {app, subfolder, opts} ->
       path = Path.join(folder, subfolder)
 
@@ -134,7 +140,7 @@ defmodule Nx.Vulkan.MixProject do
   end
 
   # Packages that nothing needs which is built and tested here without them: rustler_precompiled, which packages of
-  # releases take their library by, and those whose own tests run on this one.
+  # releases take their library by, those whose own tests run on this one, and ex_doc.
   defp if_there(folder, packages, opts) do
     if Enum.all?(packages, &File.regular?(Path.join([folder, &1, "mix.exs"]))) do
       for package <- packages, do: {String.to_atom(package), package, opts}
@@ -152,6 +158,66 @@ defmodule Nx.Vulkan.MixProject do
       nil -> if File.dir?(default), do: default
       folder -> Path.expand(folder)
     end
+  end
+
+  # `mix docs` writes them to the folder doc. ex_doc finds the page of a link by the name of its file alone, so no two
+  # pages may have one name.
+  defp docs do
+    [
+      main: "readme",
+      extras: [{"README.md", title: "Overview"} | Enum.flat_map(pages(), &elem(&1, 1))],
+      groups_for_extras: pages(),
+      groups_for_modules: modules(),
+      groups_for_docs: [
+        "Functions: element-wise": &(&1[:type] == :element),
+        "Functions: aggregates": &(&1[:type] == :aggregation)
+      ],
+      formatters: ["html"]
+    ]
+  end
+
+  defp pages do
+    guides = fn names -> Enum.map(names, &"guides/#{&1}") end
+
+    [
+      "First steps": guides.(~w(getting_started.md cheatsheet.cheatmd axon.md scholar.md coming_from_exla.md)),
+      Models: guides.(~w(training.livemd mixed_precision.md quantized.md transformers.livemd)),
+      Sampling: guides.(~w(chains.livemd sampling_with_exmc.md)),
+      "How it runs": guides.(~w(compiler.md deferred.md devices.md memory.md performance.md numerics.md ops.md)),
+      "Where it runs": guides.(~w(configuration.md errors.md releases_and_docker.md nerves.md macos.md windows.md)),
+      Project: ~w(CHANGELOG.md SECURITY.md CONTRIBUTING.md ARCHITECTURE.md LICENSE),
+      Design: Path.wildcard("docs/design/*.md"),
+      Measured: Path.wildcard("bench/results/*.md")
+    ]
+  end
+
+  defp modules do
+    alias Nx.Vulkan, as: V
+
+    [
+      "Tensors and functions": [V, V.VulkanoBackend, V.Compiler, V.Sharding, V.Error, V.Telemetry],
+      "Quantised weights": [V.Quantized, V.GGUF],
+      Sampling: [V.Chain, V.NUTS, V.NUTS.Diagnostics],
+      "Looking inside": [V.Compiler.Live, V.Profile, V.Doctor, V.Bench, V.Calibration, V.Cache],
+      "Shaders of your own": [
+        V.NativeV,
+        V.Node,
+        V.Shader,
+        V.Spirv,
+        V.Synthesis,
+        V.ShaderTemplate,
+        V.ShaderTemplate.FamilySpec
+      ],
+      "Names of earlier programs": [
+        V.Backend,
+        V.ChainShaderSpecs,
+        V.ChainShaderSpecsF64,
+        V.ChainTrace,
+        V.Codegen,
+        V.Fallback,
+        V.Native
+      ]
+    ]
   end
 
   defp package do

@@ -6,9 +6,9 @@ defmodule Mix.Tasks.NxVulkan.Record do
 
       mix nx_vulkan.record [--out FOLDER] [SCRIPT]
 
-  The script's value is a list of `{name, inputs, fun, opts}`, the arguments of `Nx.Vulkan.Recorder.record/4`; each
-  becomes the file `FOLDER/name.nxp`. By default that is `test/recordings.exs`, and the folder is the one that
-  `cargo test` replays, `native/nx_vulkan_engine/tests/vectors`.
+  The script's value is a list of `{name, inputs, fun, opts}`, as in `test/recordings.exs` (the options are those of
+  `record/4` in `lib/nx/vulkan/backend/recorder.ex`); each becomes the file `FOLDER/name.nxp`. By default the script is
+  `test/recordings.exs`, and the folder is the one that `cargo test` replays, `native/nx_vulkan_engine/tests/vectors`.
   """
 
   use Mix.Task

@@ -1,12 +1,13 @@
 defmodule Nx.Vulkan.Fold do
-  @moduledoc """
-  Runs `Nx.reduce/4` and `Nx.window_reduce/5` step by step, with functions that `Nx.Vulkan.ScalarFunction` can't trace.
+  @moduledoc false
 
-  The function gets one element after the other in row-major order, as from `Nx.BinaryBackend`, and its ops run on the
-  device. At first it gets the k-th elements of all results at once, as a scalar vectorized along one axis. Where it
-  reads a value, raises or gives anything but such a scalar, it is called again from the start, for each element of each
-  result with plain scalars.
-  """
+  # Runs `Nx.reduce/4` and `Nx.window_reduce/5` step by step, with functions that `Nx.Vulkan.ScalarFunction` can't
+  # trace.
+  #
+  # The function gets one element after the other in row-major order, as from `Nx.BinaryBackend`, and its ops run on the
+  # device. At first it gets the k-th elements of all results at once, as a scalar vectorized along one axis. Where it
+  # reads a value, raises or gives anything but such a scalar, it is called again from the start, for each element of
+  # each result with plain scalars.
 
   alias Nx.Tensor, as: T
   alias Nx.Vulkan.{Devices, Tracer}

@@ -1,23 +1,23 @@
 defmodule Nx.Vulkan.Recorder do
-  @moduledoc """
-  Records the ops that a function runs on `Nx.Vulkan.VulkanoBackend`, or what `Nx.Vulkan.Compiler` makes of it, as a
-  Program, with its inputs and with the results of `Nx.BinaryBackend`, and writes it to a file that the engine's tests
-  replay without Elixir.
+  @moduledoc false
 
-  ## File format
-
-  One line of JSON, the header, then the bytes of the inputs and of the expected outputs, one tensor after the other in
-  Nx's binary layout, each filled up to whole bytes. The header:
-
-    * `format` - `"nx_vulkan program 1"`
-    * `name` - what was recorded
-    * `inputs` - the types: `{"type": "f32", "shape": [2, 3]}`
-    * `instructions` - `{"op", "attrs", "operands", "outs"}`, the last with the types of the results; an operand is
-      `["input", n]` or `["result", n]`, where results are counted over all instructions
-    * `outputs` - operands
-    * `tolerances` - per output `{"absolute", "relative"}`: a float result may differ from the expected one by
-      `absolute + relative * |expected|`
-  """
+  # Records the ops that a function runs on `Nx.Vulkan.VulkanoBackend`, or what `Nx.Vulkan.Compiler` makes of it, as a
+  # Program, with its inputs and with the results of `Nx.BinaryBackend`, and writes it to a file that the engine's tests
+  # replay without Elixir.
+  #
+  # ## File format
+  #
+  # One line of JSON, the header, then the bytes of the inputs and of the expected outputs, one tensor after the other
+  # in Nx's binary layout, each filled up to whole bytes. The header:
+  #
+  #   * `format` - `"nx_vulkan program 1"`
+  #   * `name` - what was recorded
+  #   * `inputs` - the types: `{"type": "f32", "shape": [2, 3]}`
+  #   * `instructions` - `{"op", "attrs", "operands", "outs"}`, the last with the types of the results; an operand is
+  #     `["input", n]` or `["result", n]`, where results are counted over all instructions
+  #   * `outputs` - operands
+  #   * `tolerances` - per output `{"absolute", "relative"}`: a float result may differ from the expected one by
+  #     `absolute + relative * |expected|`
 
   @behaviour Nx.Vulkan.Tracer
 

@@ -1,19 +1,19 @@
 defmodule Nx.Vulkan.ScalarFunction do
-  @moduledoc """
-  Traces the function of `Nx.reduce/4` and `Nx.window_reduce/5` to the steps that a kernel runs.
+  @moduledoc false
 
-  The function is called with scalars of `Nx.Vulkan.Tracer` that have no memory: an elementwise op on one of them adds a
-  step and returns the next. Numbers become constants of the kernel, scalars that the function captured become operands,
-  and ops without a traced operand run as always. What reads a traced value raises, but for predicates, on which `cond`
-  branches: the function is called once per branch, and the results are selected from.
-
-  ## Errors
-
-  `Nx.Vulkan.Error` with the kind `:unsupported` for a function that uses an op that is not elementwise, captures a
-  tensor that is no scalar, reads a value, or has more than 64 branches, 4096 steps or 62 captured scalars; what the
-  function raises, also in a branch that no element takes; and `Nx.Defn.IncompatibleBackendsError` where it takes a
-  tensor of the device from elsewhere than its arguments and what it captured. `Nx.Vulkan.Fold` runs such functions.
-  """
+  # Traces the function of `Nx.reduce/4` and `Nx.window_reduce/5` to the steps that a kernel runs.
+  #
+  # The function is called with scalars of `Nx.Vulkan.Tracer` that have no memory: an elementwise op on one of them adds
+  # a step and returns the next. Numbers become constants of the kernel, scalars that the function captured become
+  # operands, and ops without a traced operand run as always. What reads a traced value raises, but for predicates, on
+  # which `cond` branches: the function is called once per branch, and the results are selected from.
+  #
+  # ## Errors
+  #
+  # `Nx.Vulkan.Error` with the kind `:unsupported` for a function that uses an op that is not elementwise, captures a
+  # tensor that is no scalar, reads a value, or has more than 64 branches, 4096 steps or 62 captured scalars; what the
+  # function raises, also in a branch that no element takes; and `Nx.Defn.IncompatibleBackendsError` where it takes a
+  # tensor of the device from elsewhere than its arguments and what it captured. `Nx.Vulkan.Fold` runs such functions.
 
   @behaviour Nx.Vulkan.Tracer
 
