@@ -1,6 +1,7 @@
 defmodule Nx.Vulkan.GuidesTest do
-  # The Elixir cells of the guides, in order. Two guides have tests of their own, which look at more than that they run.
-  use ExUnit.Case, async: true
+  # The Elixir cells of the guides, in order. Some guides have tests of their own, which look at more than that they run.
+  # Alone: pages count compilations, and take times of the whole VM.
+  use ExUnit.Case, async: false
 
   import ExUnit.CaptureIO
 
@@ -10,7 +11,7 @@ defmodule Nx.Vulkan.GuidesTest do
   @moduletag :capture_log
 
   @folder Path.expand("../../guides", __DIR__)
-  @elsewhere ~w(mixed_precision.md quantized.md)
+  @elsewhere ~w(mixed_precision.md quantized.md sampling_with_exmc.md)
   @packages [axon: Axon, scholar: Scholar.Stats]
 
   for path <- Path.wildcard(@folder <> "/*.{md,cheatmd}"), name = Path.basename(path), name not in @elsewhere do
