@@ -18,18 +18,23 @@ defmodule Nx.Vulkan.GuidesTest do
     @external_resource path
     text = File.read!(path)
 
-    if Guides.cells(path) != [] do
+    cells = Guides.cells(path)
+
+    if cells != [] do
       missing =
         for {package, module} <- @packages, text =~ "{:#{package},", not Code.ensure_loaded?(module), do: package
 
       if missing != [], do: @tag(skip: "#{Enum.join(missing, ", ")} is none of the packages")
+      if Enum.any?(cells, &(&1 =~ "device: 1")), do: @tag(:several_devices)
       @tag timeout: to_timeout(minute: 5)
       test "#{name} runs" do
-        # A project that follows a guide lies beside the checkout.
-        capture_io(fn -> Guides.run(unquote(path), &String.replace(&1, "../nx_vulkan/", "")) end)
+        capture_io(fn -> Guides.run(unquote(path), &here/1) end)
       end
     end
   end
+
+  # A project that follows a guide lies beside the checkout, and has devices of its own.
+  defp here(cell), do: cell |> String.replace("../nx_vulkan/", "") |> String.replace(~s("iris"), "0")
 
   test "errors.md has every kind of error" do
     {:ok, types} = Code.Typespec.fetch_types(Nx.Vulkan.Error)
