@@ -165,7 +165,7 @@ defmodule Nx.Vulkan.MixProject do
   defp docs do
     [
       main: "readme",
-      extras: [{"README.md", title: "Overview"} | Enum.flat_map(pages(), &elem(&1, 1))],
+      extras: [{"README.md", title: "Overview"} | for({_group, paths} <- pages(), path <- paths, do: page(path))],
       groups_for_extras: pages(),
       groups_for_modules: modules(),
       groups_for_docs: [
@@ -176,6 +176,11 @@ defmodule Nx.Vulkan.MixProject do
     ]
   end
 
+  # A search is for users.
+  defp page("docs/" <> _ = path), do: {path, search_data: []}
+  defp page("bench/" <> _ = path), do: {path, search_data: []}
+  defp page(path), do: path
+
   defp pages do
     guides = fn names -> Enum.map(names, &"guides/#{&1}") end
 
@@ -183,8 +188,9 @@ defmodule Nx.Vulkan.MixProject do
       "First steps": guides.(~w(getting_started.md cheatsheet.cheatmd axon.md scholar.md coming_from_exla.md)),
       Models: guides.(~w(training.livemd mixed_precision.md quantized.md transformers.livemd)),
       Sampling: guides.(~w(chains.livemd sampling_with_exmc.md)),
-      "How it runs": guides.(~w(compiler.md deferred.md devices.md memory.md performance.md numerics.md ops.md)),
-      "Where it runs": guides.(~w(configuration.md errors.md releases_and_docker.md nerves.md macos.md windows.md)),
+      "How it runs":
+        guides.(~w(compiler.md deferred.md devices.md memory.md performance.md errors.md numerics.md ops.md)),
+      "Where it runs": guides.(~w(configuration.md releases_and_docker.md nerves.md macos.md windows.md)),
       Project: ~w(CHANGELOG.md SECURITY.md CONTRIBUTING.md ARCHITECTURE.md LICENSE),
       Design: Path.wildcard("docs/design/*.md"),
       Measured: Path.wildcard("bench/results/*.md")
