@@ -10,6 +10,8 @@ defmodule Nx.Vulkan.Conformance.CompilerTest do
 
   @moduletag :device
 
+  doctest Nx.Vulkan.Compiler
+
   setup do
     Nx.default_backend(VulkanoBackend)
     :ok

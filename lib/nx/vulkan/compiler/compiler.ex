@@ -232,7 +232,12 @@ defmodule Nx.Vulkan.Compiler do
 
   ## Examples
 
-      Nx.Vulkan.Compiler.explain(&Nx.sum(Nx.exp(&1)), [Nx.iota({8})])
+      iex> %{steps: [run: program]} = Nx.Vulkan.Compiler.explain(&Nx.sum(Nx.exp(&1)), [Nx.iota({8})])
+      iex> program.ops
+      %{exp: 1, sum: 1}
+      iex> [%{read_bytes: 32, written_bytes: 4}] = program.launches
+      iex> program.outputs
+      [[:f32, []]]
   """
   @spec explain(fun, list, keyword) :: map
   def explain(fun, args, opts \\ []) do
@@ -262,9 +267,11 @@ defmodule Nx.Vulkan.Compiler do
 
   ## Examples
 
-      graph = Nx.Vulkan.Compiler.graph(&Nx.sum(Nx.exp(&1)), [Nx.iota({8})])
-      File.write!("sum.gv", graph)
-      # dot -Tsvg sum.gv -o sum.svg
+      iex> graph = Nx.Vulkan.Compiler.graph(&Nx.sum(Nx.exp(&1)), [Nx.iota({8})])
+      iex> graph =~ "digraph" and graph =~ "exp"
+      true
+
+  In a file `sum.gv` it is drawn by `dot -Tsvg sum.gv -o sum.svg`.
   """
   @spec graph(fun, list, keyword) :: String.t()
   def graph(fun, args, opts \\ []) do

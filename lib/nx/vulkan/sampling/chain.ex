@@ -192,6 +192,7 @@ defmodule Nx.Vulkan.Chain do
   defp typed(template, nil), do: template
   defp typed(template, type), do: Composite.traverse(template, &Nx.template(&1.shape, type, names: &1.names))
 
+  @doc false
   # The common type of parameters.
   def type!([_ | _] = leaves) do
     Enum.each(leaves, &not_vectorized!("parameters", &1))

@@ -51,6 +51,12 @@ defmodule Nx.Vulkan.NUTS.Diagnostics do
 
   @doc """
   The mean of the draws and its Monte Carlo standard error.
+
+  ## Examples
+
+      iex> {mean, error} = Nx.Vulkan.NUTS.Diagnostics.mean_error([[1, 3, 1, 3, 2, 2], [2, 2, 3, 1, 3, 1]])
+      iex> mean == 2.0 and error < 0.5
+      true
   """
   @spec mean_error(draws) :: {float, float} | {:nan, :nan}
   def mean_error(draws) do
@@ -87,6 +93,13 @@ defmodule Nx.Vulkan.NUTS.Diagnostics do
   @doc """
   The quantile of the draws at `probability`, between 0 and 1, and its Monte Carlo standard error: half the distance
   between the quantiles one standard error of the share of draws below to either side.
+
+  ## Examples
+
+      iex> chains = for c <- 1..4, do: for(i <- 1..100, do: :math.sin(i * i + 0.1 * c))
+      iex> {median, error} = Nx.Vulkan.NUTS.Diagnostics.quantile_error(chains, 0.5)
+      iex> abs(median) < 3 * error
+      true
   """
   @spec quantile_error(draws, float) :: {float, float} | {:nan, :nan}
   def quantile_error(draws, probability) when is_number(probability) and probability >= 0 and probability <= 1 do
