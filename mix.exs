@@ -233,7 +233,7 @@ defmodule Nx.Vulkan.MixProject do
       files:
         ~w(lib native priv/shaders Cargo.toml Cargo.lock .cargo/config.toml rust-toolchain.toml mix.exs) ++
           ~w(.formatter.exs README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md SECURITY.md LICENSE) ++
-          ~w(docs guides bench) ++
+          ~w(docs guides bench examples/data) ++
           [@release_url, "checksum-Elixir.Nx.Vulkan.NativeV.exs"],
       # For tests alone.
       exclude_patterns: ["native/nx_vulkan_faults"]
