@@ -26,7 +26,13 @@ defmodule Nx.Vulkan do
 
   Wrong input is an `ArgumentError`, as everywhere in Nx. What the device or this library can't do is a
   `Nx.Vulkan.Error`: match on its `:kind`. On a machine with no device the application starts all the same, and the
-  first op raises `:no_device`.
+  first op raises `:no_device`. [Errors](errors.md) has all kinds, and what to do about each.
+
+  ## Where to begin
+
+  [Getting started](getting_started.md), or [coming from EXLA, EMLX or Torchx](coming_from_exla.md). What is slow, takes
+  much memory or differs in the last digit: [performance](performance.md), [memory](memory.md),
+  [numerics](numerics.md).
   """
 
   @behaviour Nx.Defn.Compiler
@@ -197,7 +203,7 @@ defmodule Nx.Vulkan do
 
   Deferred ops are computed when somebody reads a result: then all that waits and hangs together runs at once, and what
   was met often enough is compiled, with its ops fused. Results are the same to the bit.
-  `config :nx_vulkan, eager: :deferred` says so for all processes; `guides/deferred.md` says when it helps.
+  `config :nx_vulkan, eager: :deferred` says so for all processes; [deferred ops](deferred.md) says when it helps.
 
   ## Errors
 
@@ -287,8 +293,8 @@ defmodule Nx.Vulkan do
 
   ## Values
 
-  Minus infinity for 0, NaN for negative numbers. `guides/numerics.md` has the bounds of f32 and f64; narrower floats are
-  rounded once.
+  Minus infinity for 0, NaN for negative numbers. [Numerics](numerics.md) has the bounds of f32 and f64; narrower floats
+  are rounded once.
 
       iex> Nx.Vulkan.log2(Nx.tensor([0.125, 1, 8, 10, 0]))
       #Nx.Tensor<

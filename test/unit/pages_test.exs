@@ -30,6 +30,22 @@ defmodule Nx.Vulkan.PagesTest do
     assert wrong == []
   end
 
+  # ex_doc finds them by the name of the file.
+  test "links of modules lead to pages, too" do
+    by_name = Map.new(pages(), &{Path.basename(&1), &1})
+
+    wrong =
+      for module <- shown(),
+          {_module, text} <- docs_of(module),
+          link <- links(text),
+          not (link =~ ~r/^(https?:|`)/),
+          [name | anchor] = String.split(link, "#", parts: 2),
+          not is_map_key(by_name, name) or anchor -- anchors(by_name[name]) != [],
+          do: {module, link}
+
+    assert wrong == []
+  end
+
   defp problem(page, link, known) do
     [path | anchor] = String.split(link, "#", parts: 2)
     file = if path == "", do: page, else: Path.expand(path, Path.dirname(page))
@@ -48,14 +64,12 @@ defmodule Nx.Vulkan.PagesTest do
   end
 
   test "modules are in a group where they have documentation, and only such are named" do
-    {:ok, modules} = :application.get_key(:nx_vulkan, :modules)
-    of_library = for module <- modules, source(module) =~ "/lib/", do: module
-    shown = for module <- of_library, {:docs_v1, _, _, _, %{}, _, _} <- [Code.fetch_docs(module)], do: module
+    shown = shown()
     tasks = Enum.filter(shown, &match?("Elixir.Mix.Tasks." <> _, to_string(&1)))
     grouped = Enum.flat_map(docs()[:groups_for_modules], &elem(&1, 1))
     assert Enum.sort(grouped) == Enum.sort(shown -- tasks)
 
-    hidden = MapSet.new(of_library -- shown, &inspect/1)
+    hidden = MapSet.new(of_library() -- shown, &inspect/1)
     texts = for(page <- pages(), do: {Path.relative_to(page, @root), text(page)}) ++ Enum.flat_map(shown, &docs_of/1)
 
     named =
@@ -65,6 +79,14 @@ defmodule Nx.Vulkan.PagesTest do
 
     assert named == []
   end
+
+  defp of_library do
+    {:ok, modules} = :application.get_key(:nx_vulkan, :modules)
+    for module <- modules, source(module) =~ "/lib/", do: module
+  end
+
+  # Those with documentation.
+  defp shown, do: for(module <- of_library(), {:docs_v1, _, _, _, %{}, _, _} <- [Code.fetch_docs(module)], do: module)
 
   defp docs_of(module) do
     {:docs_v1, _, _, _, %{"en" => doc}, _, docs} = Code.fetch_docs(module)

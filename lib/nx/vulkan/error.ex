@@ -2,7 +2,8 @@ defmodule Nx.Vulkan.Error do
   @moduledoc """
   The exception of this library: what a device, a driver or this library can't do. Match on `:kind`.
 
-  A wrong argument of the user's is an `ArgumentError` in Nx's words, never this.
+  A wrong argument of the user's is an `ArgumentError` in Nx's words, never this. [Errors](errors.md) says what to do
+  about each kind.
 
   ## Fields
 

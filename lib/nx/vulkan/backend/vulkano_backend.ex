@@ -30,15 +30,16 @@ defmodule Nx.Vulkan.VulkanoBackend do
   updates out of bounds are dropped.
 
   `quotient` and `remainder` of integers raise where a divisor is zero, so they wait for divisors that are no numbers of
-  the caller's. `config :nx_vulkan, check_divisors: false` leaves the check out; the guide on numerics has the results.
+  the caller's. `config :nx_vulkan, check_divisors: false` leaves the check out; [numerics](numerics.md) has the
+  results.
 
   `reduce` and `window_reduce` take any function. One of elementwise ops on scalars is a kernel; others run step by
   step, which takes a few launches for each element along the reduced axes, or for each element of the tensor where the
   function reads values.
 
   `config :nx_vulkan, precision: :high` lets large products of f32 run on a GPU's matrix units as two f16 numbers for
-  each element; the guide on numerics says how exact they are. `:default` and `:highest` mean f32, of which data-center
-  GPUs take all digits to those units.
+  each element; [numerics](numerics.md) says how exact they are. `:default` and `:highest` mean f32, of which
+  data-center GPUs take all digits to those units.
 
   `config :nx_vulkan, eager: :deferred` lets ops wait until a result is read, to run many at once; see
   `Nx.Vulkan.eager/2`.

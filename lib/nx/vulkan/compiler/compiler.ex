@@ -92,6 +92,8 @@ defmodule Nx.Vulkan.Compiler do
   operands and results, in `:details` too; `:released` names the arguments that were deallocated; `:unsupported` for
   what the device or this version can't do. What memory a run lacks is said of the whole program. Nothing falls back to
   another backend or compiler.
+
+  The guide to [the compiler](compiler.md) tells what happens at a call, and how to look inside.
   """
 
   @behaviour Nx.Defn.Compiler
