@@ -1,5 +1,5 @@
 defmodule Nx.Vulkan.GuidesTest do
-  # The Elixir cells of the guides, in order. Some guides have tests of their own, which look at more than that they run.
+  # The Elixir cells of the guides, in order. Some guides have tests of their own, which look at more.
   # Alone: pages count compilations, and take times of the whole VM.
   use ExUnit.Case, async: false
 
