@@ -1,0 +1,55 @@
+defmodule Nx.Vulkan.RecurrencesTest do
+  use ExUnit.Case, async: true
+
+  import Nx.Vulkan.Numbers
+
+  alias Nx.Vulkan.Parity.Sequences
+  alias Nx.Vulkan.Recurrences
+
+  doctest Recurrences
+
+  setup do
+    Nx.default_backend(Nx.BinaryBackend)
+    :rand.seed(:exsss, 33)
+    :ok
+  end
+
+  test "other backends compute f64 as f64" do
+    [q, k] = for _ <- 1..2, do: numbers({1, 5, 2, 3}, :f64)
+    [v, state] = [numbers({1, 5, 2, 4}, :f64), numbers({1, 2, 3, 4}, :f64)]
+    [decay, beta] = for _ <- 1..2, do: Nx.subtract(numbers({1, 5, 2}, :f64), 1)
+    {y, last} = Recurrences.gated_delta_rule(q, k, v, decay, beta, state, chunk: 2)
+    {expected, expected_last} = Sequences.gated_delta_rule_steps(q, k, v, decay, beta, state)
+    assert y.type == {:f, 64}
+    # Some hundred roundings of 2^-53 of numbers below 10.
+    assert apart(y, expected) < 1.0e-13
+    assert apart(last, expected_last) < 1.0e-13
+  end
+
+  test "names and the type of values stay" do
+    x = Nx.broadcast(Nx.tensor(1, type: :bf16), {1, 3, 2}, names: [:batch, :time, :channel])
+    {y, state} = Recurrences.selective_scan(x, x, Nx.broadcast(-1.0, {2, 1}), x[[.., .., 0..0]], x[[.., .., 0..0]], 0)
+    assert {y.type, y.names} == {x.type, x.names}
+    assert state.type == {:f, 32}
+  end
+
+  test "what does not fit is said" do
+    t = &Nx.broadcast(1.0, &1)
+    q = t.({1, 5, 2, 3})
+
+    for {message, call} <- [
+          {~r/decays of the shape \{1, 5\}/, fn -> Recurrences.linear(t.({1, 4}), t.({1, 5}), 0) end},
+          {~r/state of shape \{1, 1\}/, fn -> Recurrences.linear(t.({1, 5}), t.({1, 5}), t.({1})) end},
+          {~r/expected delta of shape/,
+           fn -> Recurrences.selective_scan(t.({1, 5, 2}), t.({1, 5}), t.({2, 3}), q, q, 0) end},
+          {~r/expected v to have 4 axes/, fn -> Recurrences.linear_attention(q, q, t.({1, 5, 2}), 0, 0) end},
+          {~r/expected k of shape/, fn -> Recurrences.linear_attention(q, t.({1, 5, 3, 3}), q, 0, 0) end},
+          {~r/expected beta of shape/, fn -> Recurrences.gated_delta_rule(q, q, q, 0, t.({1, 5}), 0) end},
+          {~r/:chunk to be a number/, fn -> Recurrences.linear_attention(q, q, q, 0, 0, chunk: 0) end},
+          {~r/expected real numbers/, fn -> Recurrences.linear(Nx.as_type(q, :c64), q, 0) end},
+          {~r/without vectorized axes/, fn -> q |> Nx.vectorize(:x) |> Recurrences.linear(q, 0) end}
+        ] do
+      assert_raise ArgumentError, message, call
+    end
+  end
+end
