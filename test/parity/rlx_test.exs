@@ -11,8 +11,8 @@ defmodule Nx.Vulkan.Parity.RlxTest do
 
   @moduletag :device
 
-  # Roundings of a number on its way (check/3). What moves numbers does not round. The most that lavapipe was off is said
-  # of each: sums are compensated there.
+  # Roundings of a number on its way (check/3). What moves numbers does not round. Beside each is the most that lavapipe
+  # was off, which compensates sums.
   @moved 0
   # A few functions of elements after one another, each within a unit of the last place, which is two roundings; 3.5.
   @elements 8

@@ -9,8 +9,8 @@ defmodule Nx.Vulkan.Experts do
         Nx.sum(Nx.Vulkan.Experts.dot(hidden, down, experts) * Nx.new_axis(shares, -1), axes: [-2])
       end
 
-  They are numerical definitions, for any backend and compiler, and have gradients. An `x` of `{rows, width}` becomes rows
-  of its own for each of its experts there, a view that takes no memory.
+  They are numerical definitions, for any backend and compiler, and have gradients. There, a row of `x` is broadcast to
+  a row for each of its experts.
   """
 
   import Nx.Defn
@@ -80,8 +80,8 @@ defmodule Nx.Vulkan.Experts do
 
   ## Types
 
-  Those of `Nx.dot/2` and `Nx.Vulkan.Quantized.dot/2`. `experts` are integers; those that there are not are taken for the
-  nearest.
+  Those of `Nx.dot/2` and `Nx.Vulkan.Quantized.dot/2`. `experts` are integers; those that there are not are taken for
+  the nearest.
 
   ## Gradients
 

@@ -129,6 +129,24 @@ defmodule Nx.Vulkan.Parity.Layers do
 
   defn(swiglu(x, gate, up, down), do: Nx.dot(silu(Nx.dot(x, gate)) * Nx.dot(x, up), down))
 
+  @doc """
+  Experts of DeepSeek-V3 and LLaDA 2: the `k` largest scores of the `kept` groups whose two largest, with the bias, are
+  largest in sum. Shares are without the bias.
+  """
+  deftransform group_limited_gate(logits, bias, opts) do
+    {rows, experts} = logits.shape
+    size = div(experts, opts[:groups])
+    scores = Nx.sigmoid(logits)
+    biased = Nx.add(scores, bias)
+    {best, _} = biased |> Nx.reshape({rows, opts[:groups], size}) |> Nx.top_k(k: 2)
+    {_, groups} = best |> Nx.sum(axes: [2]) |> Nx.top_k(k: opts[:kept])
+    group = Nx.iota({1, experts, 1}) |> Nx.quotient(size)
+    kept = groups |> Nx.new_axis(1) |> Nx.equal(group) |> Nx.any(axes: [2])
+    {_, chosen} = kept |> Nx.select(biased, -1.0e30) |> Nx.top_k(k: opts[:k])
+    shares = Nx.take_along_axis(scores, chosen, axis: 1)
+    {Nx.divide(shares, Nx.sum(shares, axes: [1], keep_axes: true)), chosen}
+  end
+
   # Images
 
   @doc "Columns of windows of NCHW: {batch, channels * kernel height * kernel width, places}."
@@ -222,5 +240,60 @@ defmodule Nx.Vulkan.Parity.Layers do
     {noise, _key} = Nx.Random.gumbel(key, shape: Nx.shape(values), type: {:f, 32})
     choice = Nx.argmax(Nx.select(kept, values + noise, -1.0e30), axis: 1, keep_axis: true)
     ids |> Nx.take_along_axis(choice, axis: 1) |> Nx.squeeze(axes: [1])
+  end
+
+  # Signals
+
+  @doc "Rows of `size` numbers of {length}, a `hop` apart, times Hann's window."
+  deftransform frames(x, size, hop) do
+    count = div(Nx.axis_size(x, 0) - size, hop) + 1
+    places = Nx.add(Nx.multiply(Nx.iota({count, 1}), hop), Nx.iota({1, size}))
+    window = Nx.iota({size}, type: x.type) |> Nx.multiply(2 * :math.pi() / size) |> Nx.cos()
+    x |> Nx.take(places) |> Nx.multiply(Nx.multiply(0.5, Nx.subtract(1, window)))
+  end
+
+  @doc "Squares of the magnitudes of each row's transform, up to half the rate."
+  deftransform power(frames) do
+    z = Nx.rfft(frames)
+    [re, im] = [Nx.real(z), Nx.imag(z)]
+    Nx.add(Nx.multiply(re, re), Nx.multiply(im, im))
+  end
+
+  @doc "Logarithms of what `filters`, {bands, frequencies}, let pass."
+  deftransform log_mel(x, filters, size, hop) do
+    x |> frames(size, hop) |> power() |> Nx.dot([1], filters, [1]) |> Nx.max(1.0e-10) |> Nx.log()
+  end
+
+  @doc "Welch's density: the mean power of windows that overlap by half, without their means."
+  deftransform welch(x, size, rate) do
+    window = frames(Nx.broadcast(Nx.tensor(1, type: x.type), {size}), size, 1)
+    centered = x |> frames(size, div(size, 2)) |> Nx.subtract(means(x, size, window))
+    scale = window |> Nx.multiply(window) |> Nx.sum() |> Nx.multiply(rate)
+    centered |> power() |> Nx.mean(axes: [0]) |> Nx.divide(scale) |> Nx.multiply(sides(size, x.type))
+  end
+
+  # Of each part of the sequence, times the window.
+  deftransformp means(x, size, window) do
+    count = div(Nx.axis_size(x, 0) - size, div(size, 2)) + 1
+    places = Nx.add(Nx.multiply(Nx.iota({count, 1}), div(size, 2)), Nx.iota({1, size}))
+    x |> Nx.take(places) |> Nx.mean(axes: [1], keep_axes: true) |> Nx.multiply(window)
+  end
+
+  # Frequencies stand for their negative ones, too, but for the first and, of even sizes, the last.
+  deftransformp sides(size, type) do
+    k = Nx.iota({div(size, 2) + 1})
+    alone = Nx.logical_or(Nx.equal(k, 0), Nx.equal(Nx.multiply(k, 2), size))
+    Nx.select(alone, Nx.tensor(1, type: type), Nx.tensor(2, type: type))
+  end
+
+  @doc "The `k` nearest of the other rows of `x`, and their distances, the nearest first."
+  deftransform nearest(x, k) do
+    squares = Nx.sum(Nx.multiply(x, x), axes: [1])
+    products = Nx.dot(x, [1], x, [1])
+    apart = squares |> Nx.new_axis(1) |> Nx.add(squares) |> Nx.subtract(Nx.multiply(2, products))
+    n = Nx.axis_size(x, 0)
+    itself = Nx.equal(Nx.iota({n, n}, axis: 0), Nx.iota({n, n}, axis: 1))
+    {found, ids} = Nx.top_k(Nx.select(itself, -1.0e30, Nx.negate(apart)), k: k)
+    {Nx.sqrt(Nx.max(Nx.negate(found), 0)), ids}
   end
 end

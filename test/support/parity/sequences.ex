@@ -204,5 +204,49 @@ defmodule Nx.Vulkan.Parity.Sequences do
     {Nx.stack(outs, axis: 1), state}
   end
 
+  @doc """
+  RWKV's attention: keys and values {batch, length, channels}, whose weights decay with their distance, that of the step
+  itself being `bonus`. Sums are kept over their largest exponent.
+  """
+  defn wkv(decay, bonus, k, v) do
+    {batch, length, channels} = Nx.shape(k)
+    none = zeros(k, {batch, channels})
+    state = {none, none, none - 1.0e30}
+
+    {_, _, out, _} =
+      while {t = 0, state, out = zeros(k, {batch, length, channels}), {decay, bonus, k, v}}, t < length do
+        {y, state} = wkv_step(state, decay, bonus, k[[.., t]], v[[.., t]])
+        {t + 1, state, Nx.put_slice(out, [0, t, 0], Nx.new_axis(y, 1)), {decay, bonus, k, v}}
+      end
+
+    out
+  end
+
+  defnp wkv_step({above, below, most}, decay, bonus, k, v) do
+    largest = Nx.max(most, bonus + k)
+    [old, new] = [Nx.exp(most - largest), Nx.exp(bonus + k - largest)]
+    y = (old * above + new * v) / (old * below + new)
+    next = Nx.max(most - decay, k)
+    [old, new] = [Nx.exp(most - decay - next), Nx.exp(k - next)]
+    {y, {old * above + new * v, old * below + new, next}}
+  end
+
+  @doc "The same by its definition: the mean of values up to a step, weighted by exponentials."
+  def wkv_sums(decay, bonus, k, v) do
+    outs =
+      for t <- 0..(Nx.axis_size(k, 1) - 1) do
+        weights =
+          for i <- 0..t do
+            exponent = if i == t, do: bonus, else: Nx.multiply(decay, i + 1 - t)
+            Nx.exp(Nx.add(exponent, k[[.., i]]))
+          end
+
+        above = weights |> Enum.with_index(fn w, i -> Nx.multiply(w, v[[.., i]]) end) |> Enum.reduce(&Nx.add/2)
+        Nx.divide(above, Enum.reduce(weights, &Nx.add/2))
+      end
+
+    Nx.stack(outs, axis: 1)
+  end
+
   deftransform(zeros(like, shape), do: Nx.broadcast(Nx.tensor(0, type: like.type), shape))
 end
