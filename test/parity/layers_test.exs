@@ -116,8 +116,70 @@ defmodule Nx.Vulkan.Parity.LayersTest do
     check(fn [q, k, v, decay, beta, state] -> Sequences.gated_delta_rule(q, k, v, decay, beta, state) end, inputs,
       steps: fn [q, k, v, decay, beta, state] -> Sequences.gated_delta_rule_steps(q, k, v, decay, beta, state) end,
       roundings: @layers,
-      waits: [:while]
+      waits: 1
     )
+  end
+
+  if Code.ensure_loaded?(Axon) do
+    alias Axon.Layers, as: AxonLayers
+
+    # With gradients by all inputs, and without.
+    @unrolls [{&AxonLayers.dynamic_unroll/7, Enum.to_list(0..5)}, {&AxonLayers.static_unroll/7, []}]
+
+    test "Axon's LSTM, as a loop and spelled out" do
+      inputs = [f32({2, 5, 3}), f32({2, 4}), f32({2, 4}), f32({3, 16}), f32({4, 16}), f32({16})]
+
+      for {unroll, gradients} <- @unrolls do
+        axon = fn [x, c, h, input, hidden, bias] ->
+          [input, hidden, bias] =
+            for {t, letters} <- [{input, "wi"}, {hidden, "wh"}, {bias, "b"}], do: gates(t, letters, ~w(i f g o))
+
+          {out, _carry} = unroll.(&AxonLayers.lstm_cell/6, x, {c, h}, Nx.broadcast(0, {2, 5}), input, hidden, bias)
+          out
+        end
+
+        check(axon, inputs,
+          steps: fn [x, c, h | weights] ->
+            Sequences.steps(x, {c, h}, &Sequences.lstm_cell(&1, &2, List.to_tuple(weights)), &elem(&1, 1))
+          end,
+          roundings: @layers,
+          waits: 1,
+          gradients: gradients
+        )
+      end
+    end
+
+    test "Axon's GRU, as a loop and spelled out" do
+      inputs = [f32({2, 5, 3}), f32({2, 4}), f32({3, 12}), f32({4, 12}), f32({12}), f32({4})]
+
+      for {unroll, gradients} <- @unrolls do
+        axon = fn [x, h, input, hidden, bias, hidden_bias] ->
+          [input, hidden] = [gates(input, "wi", ~w(r z n)), gates(hidden, "wh", ~w(r z n))]
+          %{"br" => r, "bz" => z, "bn" => n} = gates(bias, "b", ~w(r z n))
+          biases = %{"br" => r, "bz" => z, "bin" => n, "bhn" => hidden_bias}
+          {out, _carry} = unroll.(&AxonLayers.gru_cell/6, x, {h}, Nx.broadcast(0, {2, 5}), input, hidden, biases)
+          out
+        end
+
+        steps = fn [x, h, input, hidden, bias, hidden_bias] ->
+          none = Nx.broadcast(Nx.multiply(0, hidden_bias[0]), {8})
+          weights = {input, hidden, bias, Nx.concatenate([none, hidden_bias])}
+          Sequences.steps(x, h, &Sequences.gru_cell(&1, &2, weights))
+        end
+
+        check(axon, inputs, steps: steps, roundings: @layers, waits: 1, gradients: gradients)
+      end
+    end
+
+    # Gates that lie side by side, by Axon's names.
+    defp gates(t, letters, names) do
+      axis = Nx.rank(t) - 1
+      size = div(Nx.axis_size(t, axis), length(names))
+
+      for {name, i} <- Enum.with_index(names), into: %{} do
+        {letters <> name, Nx.slice_along_axis(t, i * size, size, axis: axis)}
+      end
+    end
   end
 
   test "RWKV" do
@@ -126,14 +188,14 @@ defmodule Nx.Vulkan.Parity.LayersTest do
       [f32({5}, 0.1, 2), f32({5}), f32({2, 6, 5}, -3, 3), f32({2, 6, 5})],
       steps: fn [decay, bonus, k, v] -> Sequences.wkv_sums(decay, bonus, k, v) end,
       roundings: @layers,
-      waits: [:while]
+      waits: 1
     )
   end
 
   test "if, while and scan" do
     check(fn [x] -> Control.branch(x) end, [f32({7})], roundings: @sums)
     check(fn [x] -> Control.branch(x) end, [f32({7}, -3, -2)], roundings: @sums)
-    check(fn [x] -> Control.powers(x) end, [f32({7})], roundings: @sums, waits: [:while])
+    check(fn [x] -> Control.powers(x) end, [f32({7})], roundings: @sums, waits: 1)
   end
 
   # Signals. Nx gives no gradient of imaginary parts.

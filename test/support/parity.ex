@@ -30,11 +30,11 @@ defmodule Nx.Vulkan.Parity do
     * `:steps` - another function of the same list, whose results and gradients are the expected ones
     * `:plain` - another one that computes in Elixir, with which results are compared and, by differences along a random
       direction, gradients
-    * `:waits` - the loops of gradients of which the host may read the condition, as `:while` each; none by default
+    * `:waits` - of how many loops of gradients the host may read the condition; 0 by default
     * `:gradients` - the places of the inputs that have gradients; all floats by default, `[]` for none
   """
   def check(fun, inputs, opts) do
-    opts = Keyword.validate!(opts, [:roundings, :steps, :plain, gradients: floats(inputs), waits: []])
+    opts = Keyword.validate!(opts, [:roundings, :steps, :plain, gradients: floats(inputs), waits: 0])
     places = opts[:gradients]
     wide = Enum.map(inputs, &widened/1)
     steps = opts[:steps] || fun
@@ -52,7 +52,7 @@ defmodule Nx.Vulkan.Parity do
     device = Enum.map(inputs, &Nx.backend_copy(&1, VulkanoBackend))
     args = args.(device, Enum.map(weights, &(&1 |> Nx.as_type(:f32) |> Nx.backend_copy(VulkanoBackend))))
     assert host_steps(Compiler.explain(all(fun, []), args).steps) == []
-    assert host_steps(Compiler.explain(all(fun, places), args).steps) -- opts[:waits] == []
+    assert host_steps(Compiler.explain(all(fun, places), args).steps) -- List.duplicate(:wait, opts[:waits]) == []
 
     for {how, compiler} <- ["op by op": Evaluator, compiled: Compiler] do
       {results, calls} = fun |> all(places) |> compile(args, compiler) |> host_calls()
@@ -107,11 +107,12 @@ defmodule Nx.Vulkan.Parity do
   end
 
   @doc """
-  What the host does in the steps of `Nx.Vulkan.Compiler.explain/3`: hooks, calls, loops that it drives, and waits.
+  What the host does in the steps of `Nx.Vulkan.Compiler.explain/3`: `:wait` for each time that it reads a value to go
+  on, hooks, calls, and loops and branches that hold such.
   """
   def host_steps(steps), do: Enum.flat_map(steps, &host_step/1)
 
-  defp host_step({:run, %{launches: launches}}), do: for(%{wait: _} = wait <- launches, do: wait.wait)
+  defp host_step({:run, %{device: %{waits: waits}}}), do: List.duplicate(:wait, waits)
   defp host_step(step), do: [elem(step, 0)]
 
   @doc "Calls `fun` with `Nx.BinaryBackend` as the default."
