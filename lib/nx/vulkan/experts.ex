@@ -17,7 +17,7 @@ defmodule Nx.Vulkan.Experts do
 
   alias Nx.Vulkan.Quantized
 
-  # Rows of a block, at most: what tiles of products have.
+  # Rows of a block, at most. More would save copies of matrices, and compute more rows that nobody asked for.
   @block 64
 
   @doc """

@@ -88,8 +88,7 @@ defmodule Nx.Vulkan.Recurrences do
 
     Nx.Defn.Kernel.custom_grad(h, [decay, input], fn g ->
       next = join(later(decay, axis) ++ [none(first(decay, axis))], axis)
-      back = &Nx.reverse(&1, axes: [axis])
-      d_input = back.(scan_with_gradient(back.(next), back.(g), axis))
+      d_input = next |> back(axis) |> scan_with_gradient(back(g, axis), axis) |> back(axis)
       before = join([none(first(h, axis)) | upto(h, Nx.axis_size(h, axis) - 1, axis)], axis)
       [sum_to(Nx.multiply(d_input, before), decay.shape), d_input]
     end)
@@ -257,14 +256,14 @@ defmodule Nx.Vulkan.Recurrences do
     [q, k, wide, log_decay, state] = wide
     chunk = chunk!(size, length)
     [q, k, wide] = for t <- [q, k, wide], do: chunks(t, chunk)
-    sum = log_decay |> chunks(chunk) |> Nx.cumulative_sum(axis: 3)
+    decays = log_decay |> chunks(chunk) |> decays()
     state = state!(state, {batch, heads, keys, values})
 
-    inside = dot(Nx.multiply(products(q, k), between(sum)), wide)
-    added = transposed_dot(Nx.multiply(k, behind(sum)), wide)
-    states = along(total(sum), added, Nx.new_axis(state, 2), 2)
+    inside = dot(Nx.multiply(products(q, k), decays.between), wide)
+    added = transposed_dot(Nx.multiply(k, decays.behind), wide)
+    states = along(decays.total, added, Nx.new_axis(state, 2), 2)
     before = join([Nx.new_axis(state, 2) | upto(states, Nx.axis_size(states, 2) - 1, 2)], 2)
-    y = inside |> Nx.add(dot(Nx.multiply(q, ahead(sum)), before)) |> joined(length)
+    y = inside |> Nx.add(dot(Nx.multiply(q, decays.ahead), before)) |> joined(length)
     {as(y, v), states[[.., .., -1]]}
   end
 
@@ -320,28 +319,26 @@ defmodule Nx.Vulkan.Recurrences do
     [q, k, wide, log_decay, beta, state] = wide
     chunk = chunk!(size, length)
     [q, k, wide] = for t <- [q, k, wide], do: chunks(t, chunk)
-    [log_decay, beta] = for t <- [log_decay, beta], do: chunks(t, chunk)
-    sum = Nx.cumulative_sum(log_decay, axis: 3)
+    decays = log_decay |> chunks(chunk) |> decays()
     state = state!(state, {batch, heads, keys, values})
-    beta = Nx.new_axis(beta, 4)
+    beta = beta |> chunks(chunk) |> Nx.new_axis(4)
 
-    within = between(sum)
     row = Nx.iota({chunk, 1})
     earlier = Nx.greater(row, Nx.transpose(row)) |> Nx.reshape({1, 1, 1, chunk, chunk})
-    system = k |> products(k) |> Nx.multiply(within) |> Nx.multiply(beta)
+    system = k |> products(k) |> Nx.multiply(decays.between) |> Nx.multiply(beta)
     system = Nx.add(Nx.multiply(system, earlier), Nx.eye(chunk, type: system.type))
-    right = Nx.concatenate([Nx.multiply(wide, beta), k |> Nx.multiply(ahead(sum)) |> Nx.multiply(beta)], axis: 4)
+    right = Nx.concatenate([Nx.multiply(wide, beta), k |> Nx.multiply(decays.ahead) |> Nx.multiply(beta)], axis: 4)
     solved = Nx.LinAlg.triangular_solve(system, right, lower: true)
     from_values = Nx.slice_along_axis(solved, 0, values, axis: 4)
     from_state = Nx.slice_along_axis(solved, values, keys, axis: 4)
 
-    kept = Nx.multiply(k, behind(sum))
-    decay = Nx.subtract(Nx.multiply(Nx.eye(keys, type: sum.type), total(sum)), transposed_dot(kept, from_state))
+    kept = Nx.multiply(k, decays.behind)
+    decay = Nx.subtract(Nx.multiply(Nx.eye(keys, type: kept.type), decays.total), transposed_dot(kept, from_state))
     states = matrices(decay, transposed_dot(kept, from_values), state)
     before = join([Nx.new_axis(state, 2) | upto(states, Nx.axis_size(states, 2) - 1, 2)], 2)
     u = Nx.subtract(from_values, dot(from_state, before))
-    y = dot(Nx.multiply(products(q, k), within), u)
-    y = y |> Nx.add(dot(Nx.multiply(q, ahead(sum)), before)) |> joined(length)
+    y = dot(Nx.multiply(products(q, k), decays.between), u)
+    y = y |> Nx.add(dot(Nx.multiply(q, decays.ahead), before)) |> joined(length)
     {as(y, v), states[[.., .., -1]]}
   end
 
@@ -351,8 +348,7 @@ defmodule Nx.Vulkan.Recurrences do
 
     Nx.Defn.Kernel.custom_grad(states, [decay, input, state], fn g ->
       next = join(later(decay, 2) ++ [none(first(decay, 2))], 2)
-      back = &Nx.reverse(&1, axes: [2])
-      d_input = back.(matrices(Nx.transpose(back.(next), axes: [0, 1, 2, 4, 3]), back.(g), none(state)))
+      d_input = next |> back(2) |> Nx.transpose(axes: [0, 1, 2, 4, 3]) |> matrices(back(g, 2), none(state)) |> back(2)
       before = join([Nx.new_axis(state, 2) | upto(states, Nx.axis_size(states, 2) - 1, 2)], 2)
       [first_decay, first_input] = for t <- [decay, d_input], do: first(t, 2)
       d_state = first_decay |> transposed_dot(first_input) |> Nx.squeeze(axes: [2])
@@ -391,19 +387,28 @@ defmodule Nx.Vulkan.Recurrences do
     Nx.slice_along_axis(y, 0, length, axis: 1)
   end
 
-  # What decays are between steps of a chunk, before a step, behind it, and in all, from sums of their logarithms.
-  defp between(sum) do
-    chunk = Nx.axis_size(sum, 3)
-    row = Nx.iota({chunk, 1})
-    seen = Nx.greater_equal(row, Nx.transpose(row)) |> Nx.reshape({1, 1, 1, chunk, chunk})
-    apart = Nx.subtract(Nx.new_axis(sum, 4), Nx.new_axis(sum, 3))
-    Nx.exp(Nx.select(Nx.broadcast(seen, apart), apart, -1.0e30))
+  # What decays are between steps of a chunk, before a step, behind it, and in all. Their logarithms are sums of their
+  # own for each two steps: differences of long sums would have the errors of these.
+  defp decays(log_decay) do
+    chunk = Nx.axis_size(log_decay, 3)
+    later = Nx.greater(Nx.iota({chunk, chunk}, axis: 1), Nx.iota({chunk, chunk}, axis: 0))
+    apart = log_decay |> Nx.new_axis(3) |> Nx.multiply(later) |> sums(4)
+    seen = Nx.greater_equal(Nx.iota({chunk, chunk}, axis: 1), Nx.iota({chunk, chunk}, axis: 0))
+    between = Nx.exp(Nx.select(Nx.broadcast(seen, apart), apart, -1.0e30))
+    behind = Nx.slice_along_axis(between, chunk - 1, 1, axis: 4)
+    ahead = log_decay |> sums(3) |> Nx.exp() |> Nx.new_axis(4)
+    total = Nx.slice_along_axis(ahead, chunk - 1, 1, axis: 3)
+    %{between: Nx.transpose(between, axes: [0, 1, 2, 4, 3]), ahead: ahead, behind: behind, total: total}
   end
 
-  defp ahead(sum), do: sum |> Nx.exp() |> Nx.new_axis(4)
-  defp behind(sum), do: last_of(sum) |> Nx.subtract(sum) |> Nx.exp() |> Nx.new_axis(4)
-  defp total(sum), do: sum |> last_of() |> Nx.exp() |> Nx.new_axis(4)
-  defp last_of(sum), do: Nx.slice_along_axis(sum, Nx.axis_size(sum, 3) - 1, 1, axis: 3)
+  # Nx's gradient goes through the steps of the sums.
+  defp sums(t, axis) do
+    t
+    |> Nx.cumulative_sum(axis: axis)
+    |> Nx.Defn.Kernel.custom_grad([t], fn g -> [back(sums(back(g, axis), axis), axis)] end)
+  end
+
+  defp back(t, axis), do: Nx.reverse(t, axes: [axis])
 
   defp dot(a, b), do: Nx.dot(a, [4], [0, 1, 2], b, [3], [0, 1, 2])
   defp products(a, b), do: Nx.dot(a, [4], [0, 1, 2], b, [4], [0, 1, 2])
