@@ -31,6 +31,13 @@ defmodule Nx.Vulkan.RecurrencesTest do
     {y, state} = Recurrences.selective_scan(x, x, Nx.broadcast(-1.0, {2, 1}), x[[.., .., 0..0]], x[[.., .., 0..0]], 0)
     assert {y.type, y.names} == {x.type, x.names}
     assert state.type == {:f, 32}
+    h = Recurrences.linear(0.5, x, 0, axis: :time)
+    assert {h.type, h.names} == {x.type, x.names}
+  end
+
+  test "one decay for all, and whole numbers" do
+    sums = Recurrences.linear(0.5, Nx.tensor([[4, 1, 8]]), 2)
+    assert {sums.type, Nx.to_flat_list(sums)} == {{:f, 32}, [5.0, 3.5, 9.75]}
   end
 
   test "what does not fit is said" do

@@ -20,8 +20,9 @@ defmodule Nx.Vulkan.Recurrences do
 
   ## Types
 
-  Floats. All arguments are computed with in one type: the one that holds all of theirs, and f32 where that has 16 bits
-  or fewer. Results have the type of the argument whose shape they have; states have the type that was computed with.
+  All arguments are computed with in one type: the one that holds all of theirs, and f32 where that is an integer or has
+  16 bits or fewer. States have that type. Other results have the type of the argument whose shape they have, where that
+  is a float.
 
   ## Errors
 
@@ -42,7 +43,7 @@ defmodule Nx.Vulkan.Recurrences do
 
   ## Shapes
 
-  `decay` has the shape of `input`, but each of its axes other than that of steps may be 1. `state` has the shape of one
+  `decay` is a number or has the shape of `input`, but each of its axes other than that of steps may be 1. `state` has the shape of one
   step, with an axis of steps of 1. The result has the shape of `input`.
 
   ## Source
@@ -68,7 +69,8 @@ defmodule Nx.Vulkan.Recurrences do
   deftransformp along(decay, input, state, axis) do
     [decay, wide, state] = of_one_type([decay, input, state])
     rank = Nx.rank(wide)
-    axis = Nx.Shape.normalize_axis(wide.shape, axis, wide.names)
+    axis = Nx.axis_index(Nx.to_tensor(input), axis)
+    decay = if decay.shape == {}, do: Nx.broadcast(decay, one_for(wide.shape, axis)), else: decay
     fits? = fn one -> one.shape |> sizes() |> Enum.zip(sizes(wide.shape)) |> Enum.all?(fn {n, m} -> n in [1, m] end) end
 
     (Nx.rank(decay) == rank and fits?.(decay) and Nx.axis_size(decay, axis) == Nx.axis_size(wide, axis)) or
@@ -79,8 +81,12 @@ defmodule Nx.Vulkan.Recurrences do
     state = state!(state, put_elem(wide.shape, axis, 1))
     from_state = Nx.multiply(first(decay, axis), state)
     wide = join([Nx.add(first(wide, axis), from_state) | later(wide, axis)], axis)
-    decay |> scan_with_gradient(wide, axis) |> Nx.as_type(input.type) |> Nx.rename(input.names)
+    decay |> scan_with_gradient(wide, axis) |> as(input)
   end
+
+  # The shape with the axis, and 1 for all others.
+  defp one_for(shape, axis),
+    do: shape |> sizes() |> Enum.map(fn _ -> 1 end) |> List.to_tuple() |> put_elem(axis, elem(shape, axis))
 
   # The gradient of an input is that of its own result and, decayed, of the next input: the same scan from the end.
   defp scan_with_gradient(decay, input, axis) do
@@ -415,7 +421,12 @@ defmodule Nx.Vulkan.Recurrences do
   defp transposed_dot(a, b), do: Nx.dot(a, [3], [0, 1, 2], b, [3], [0, 1, 2])
 
   defp last(h), do: h[[.., -1]]
-  defp as(t, like), do: t |> Nx.as_type(like.type) |> Nx.rename(like.names)
+
+  defp as(t, like) do
+    like = Nx.to_tensor(like)
+    type = if Nx.Type.float?(like.type), do: like.type, else: t.type
+    t |> Nx.as_type(type) |> Nx.rename(like.names)
+  end
 
   # Arguments
 
