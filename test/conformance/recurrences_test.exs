@@ -159,6 +159,66 @@ defmodule Nx.Vulkan.Conformance.RecurrencesTest do
     )
   end
 
+  test "scan, of a GRU and an LSTM, goes back without a look of the host" do
+    scanned = fn [x, h | weights] ->
+      Recurrences.scan(x, h, List.to_tuple(weights), fn x, h, weights ->
+        Sequences.gru_cell(x, h, weights) |> then(&{&1, &1})
+      end)
+    end
+
+    check(scanned, [f32({2, 6, 3}), f32({2, 5}), f32({3, 15}), f32({5, 15}), f32({15}), f32({15})],
+      steps: fn [x, h | weights] ->
+        y = Sequences.steps(x, h, &Sequences.gru_cell(&1, &2, List.to_tuple(weights)))
+        {y, y[[.., -1]]}
+      end,
+      roundings: @roundings
+    )
+
+    scanned = fn [x, c, h | weights] ->
+      {%{out: y}, _state} =
+        Recurrences.scan(%{in: x}, {c, h}, List.to_tuple(weights), fn %{in: x}, state, weights ->
+          {_c, h} = state = Sequences.lstm_cell(x, state, weights)
+          {%{out: h}, state}
+        end)
+
+      y
+    end
+
+    check(scanned, [f32({2, 6, 3}), f32({2, 4}), f32({2, 4}), f32({3, 16}), f32({4, 16}), f32({16})],
+      steps: fn [x, c, h | weights] ->
+        Sequences.steps(x, {c, h}, &Sequences.lstm_cell(&1, &2, List.to_tuple(weights)), &elem(&1, 1))
+      end,
+      roundings: @roundings
+    )
+  end
+
+  test "scan, of whole numbers and without parameters" do
+    table = f32({5, 3})
+    ids = Nx.tensor([[0, 4, 4, 1, 2], [3, 3, 3, 0, 1]], type: :s32, backend: Nx.BinaryBackend)
+
+    scanned = fn [ids, table] ->
+      {y, {_count, _sum, _table}} =
+        Recurrences.scan(ids, {Nx.s32(0), Nx.broadcast(Nx.tensor(0, type: table.type), {2, 3}), table}, {}, fn ids,
+                                                                                                               {count,
+                                                                                                                sum,
+                                                                                                                table},
+                                                                                                               {} ->
+          sum = sum |> Nx.multiply(0.5) |> Nx.add(Nx.take(table, ids))
+          {Nx.multiply(sum, count), {Nx.add(count, 1), sum, table}}
+        end)
+
+      y
+    end
+
+    steps = fn [ids, table] ->
+      x = Nx.take(table, ids)
+      h = linear_steps(Nx.broadcast(Nx.tensor(0.5, type: x.type), {1, 5, 1}), x, 0)
+      Nx.multiply(h, Nx.iota({1, 5, 1}))
+    end
+
+    check(scanned, [ids, table], steps: steps, roundings: @roundings)
+  end
+
   test "types of 16 bits are computed in f32" do
     for type <- [:bf16, :f16] do
       narrow = for _ <- 1..2, do: {1, 9, 5} |> f32() |> Nx.backend_copy(VulkanoBackend) |> Nx.as_type(type)

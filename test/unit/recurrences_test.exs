@@ -52,6 +52,10 @@ defmodule Nx.Vulkan.RecurrencesTest do
           {~r/expected v to have 4 axes/, fn -> Recurrences.linear_attention(q, q, t.({1, 5, 2}), 0, 0) end},
           {~r/expected k of shape/, fn -> Recurrences.linear_attention(q, t.({1, 5, 3, 3}), q, 0, 0) end},
           {~r/expected beta of shape/, fn -> Recurrences.gated_delta_rule(q, q, q, 0, t.({1, 5}), 0) end},
+          {~r/sequences {batch, length, ..} of one length/,
+           fn -> Recurrences.scan({q, t.({1, 4})}, q, q, &{&1, &2, &3}) end},
+          {~r/a state as that before the step/, fn -> Recurrences.scan(q, t.({2}), 0, fn x, _, _ -> {x, x} end) end},
+          {~r/with an axis at least/, fn -> Recurrences.scan(q, t.({2}), 0, fn _, h, p -> {p, h} end) end},
           {~r/:chunk to be a number/, fn -> Recurrences.linear_attention(q, q, q, 0, 0, chunk: 0) end},
           {~r/expected real numbers/, fn -> Recurrences.linear(Nx.as_type(q, :c64), q, 0) end},
           {~r/without vectorized axes/, fn -> q |> Nx.vectorize(:x) |> Recurrences.linear(q, 0) end}

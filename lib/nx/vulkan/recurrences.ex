@@ -1,10 +1,11 @@
 defmodule Nx.Vulkan.Recurrences do
   @moduledoc """
-  Layers that carry a state along a sequence, without a loop over its steps.
+  Layers that carry a state along a sequence.
 
-  A `while` takes a step after the other, and its gradient runs as many iterations as the square of the steps. These
-  functions compute the same for all steps at once, by a scan, or by chunks, whose insides are products of matrices.
-  Gradients take as long as the functions themselves. They are numerical definitions, for any backend and compiler.
+  A `while` takes a step after the other, and its gradient runs as many iterations as the square of the steps. Where the
+  algebra allows it, these functions compute the same for all steps at once, by a scan, or by chunks, whose insides are
+  products of matrices. For all else there is `scan/4`, a loop whose gradient is a loop of as many steps. They are
+  numerical definitions, for any backend and compiler.
 
   | model | function |
   |---|---|
@@ -12,6 +13,7 @@ defmodule Nx.Vulkan.Recurrences do
   | Mamba | `selective_scan/6` |
   | Mamba 2, RetNet, linear attention | `linear_attention/6` |
   | DeltaNet, Gated DeltaNet | `gated_delta_rule/7` |
+  | LSTM, GRU, RWKV and others | `scan/4` |
 
   ## Shapes
 
@@ -31,6 +33,8 @@ defmodule Nx.Vulkan.Recurrences do
 
   import Nx.Defn
 
+  alias Nx.Vulkan.Recurrences.Scan
+
   @doc """
   `h[t] = decay[t] * h[t - 1] + input[t]`: all `h` along an axis. `state` is the one before the first.
 
@@ -43,8 +47,8 @@ defmodule Nx.Vulkan.Recurrences do
 
   ## Shapes
 
-  `decay` is a number or has the shape of `input`, but each of its axes other than that of steps may be 1. `state` has the shape of one
-  step, with an axis of steps of 1. The result has the shape of `input`.
+  `decay` is a number or has the shape of `input`, but each of its axes other than that of steps may be 1. `state` has
+  the shape of one step, with an axis of steps of 1. The result has the shape of `input`.
 
   ## Source
 
@@ -347,6 +351,38 @@ defmodule Nx.Vulkan.Recurrences do
     y = y |> Nx.add(dot(Nx.multiply(q, decays.ahead), before)) |> joined(length)
     {as(y, v), states[[.., .., -1]]}
   end
+
+  @doc """
+  A step after the other: `{y[t], state[t]} = step.(x[t], state[t - 1], parameters)`. The result is `{y, state}`, all
+  `y` along the second axis and the last state.
+
+      defn gru(x, state, weights), do: Nx.Vulkan.Recurrences.scan(x, state, weights, &cell/3)
+
+  The gradient is a loop from the last step to the first one. Before it, the steps are run once more to keep the states
+  between them, so that a training step takes some three times a forward pass, and the memory of all states.
+
+  ## Shapes
+
+  `sequence`, `state` and `parameters` are tensors, or containers of them. Those of `sequence` are
+  `{batch, length, ..}`, of which `step` gets `{batch, ..}`. What it gives as `y` is a tensor or a container of tensors
+  that have an axis at least, and as state what it got.
+
+  ## Errors
+
+  `ArgumentError` where lengths differ, and where the state of a step has another type or shape than the one before. As
+  in the body of a `while`, tensors that are no arguments of `step` may not be used in it.
+
+  ## Examples
+
+      iex> step = fn x, sum, scale -> {Nx.add(sum, x), Nx.multiply(scale, Nx.add(sum, x))} end
+      iex> {y, state} = Nx.Vulkan.Recurrences.scan(Nx.tensor([[1.0, 2.0, 3.0]]), Nx.tensor([0.0]), 0.5, step)
+      iex> {Nx.to_list(y), Nx.to_list(state)}
+      {[[1.0, 2.5, 4.25]], [2.125]}
+  """
+  @spec scan(Nx.Container.t(), Nx.Container.t(), Nx.Container.t(), fun) :: {Nx.Container.t(), Nx.Container.t()}
+  defn(scan(sequence, state, parameters, step), do: steps_of(sequence, state, parameters, step))
+
+  deftransformp(steps_of(sequence, state, parameters, step), do: Scan.run(sequence, state, parameters, step))
 
   # s[c] = decay[c] . s[c - 1] + input[c], of matrices along axis 2: all s.
   defp matrices(decay, input, state) do
