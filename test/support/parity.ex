@@ -51,7 +51,7 @@ defmodule Nx.Vulkan.Parity do
 
     device = Enum.map(inputs, &Nx.backend_copy(&1, VulkanoBackend))
     args = args.(device, Enum.map(weights, &(&1 |> Nx.as_type(:f32) |> Nx.backend_copy(VulkanoBackend))))
-    assert host_steps(Compiler.explain(all(fun, []), args).steps) == []
+    if opts[:waits] > 0, do: assert(host_steps(Compiler.explain(all(fun, []), args).steps) == [])
     assert host_steps(Compiler.explain(all(fun, places), args).steps) -- List.duplicate(:wait, opts[:waits]) == []
 
     for {how, compiler} <- ["op by op": Evaluator, compiled: Compiler] do
