@@ -229,7 +229,8 @@ fn candidates_of(
         let before = match tile.feed {
             Feed::Fragments => {
                 let written = elements / depth as f64 * depth.next_multiple_of(tile.block()) as f64;
-                2.0 * products.dispatch + 2.0 * (elements + written) / products.bytes
+                // Copies of weights are kept, and several products share that of their other operand: half of them.
+                2.0 * products.dispatch + (elements + written) / products.bytes
             }
             Feed::Planes | Feed::Few => before,
         };
