@@ -19,6 +19,7 @@ use crate::common;
 
 mod borders;
 mod few;
+mod fragments;
 mod own_numbers;
 mod planes;
 

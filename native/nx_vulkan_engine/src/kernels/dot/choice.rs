@@ -230,7 +230,8 @@ fn candidates_of(
             Feed::Fragments => {
                 let written = elements / depth as f64 * depth.next_multiple_of(tile.block()) as f64;
                 // Copies of weights are kept, and several products share that of their other operand: half of them.
-                2.0 * products.dispatch + (elements + written) / products.bytes
+                let share = if batches > 1 { 2.0 } else { 1.0 };
+                2.0 * products.dispatch + share * (elements + written) / products.bytes
             }
             Feed::Planes | Feed::Few => before,
         };
