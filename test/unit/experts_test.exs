@@ -32,6 +32,22 @@ defmodule Nx.Vulkan.ExpertsTest do
     assert apart(two, shares[[.., 0..1]]) < 1.0e-15
   end
 
+  test "shares of whole numbers" do
+    for {type, logits} <- [u8: [1, 200, 3], s8: [-128, 127, 3]], normalize <- [true, false] do
+      share = &elem(Experts.route(Nx.tensor(logits, type: &1), k: 3, normalize: normalize), 0)
+      assert share.(type) == share.(:f32)
+    end
+  end
+
+  test "the last axis has the name of that of the weights" do
+    weights = Nx.iota({2, 3, 4}, type: :f32, names: [:expert, :in, :out])
+
+    for rows <- [1, 5] do
+      x = Nx.broadcast(1.0, {rows, 3}, names: [:row, :in])
+      assert Experts.dot(x, weights, Nx.broadcast(0, {rows})).names == [:row, :out]
+    end
+  end
+
   test "experts that there are not are the nearest" do
     weights = Nx.tensor([[[1.0]], [[2.0]]])
 

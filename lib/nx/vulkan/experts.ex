@@ -35,7 +35,7 @@ defmodule Nx.Vulkan.Experts do
 
   ## Types
 
-  Shares have the type of `logits`, a float, and experts are s32.
+  Shares have the type of `logits`, or f32 where these are whole numbers, and experts are s32.
 
   ## Errors
 
@@ -59,6 +59,7 @@ defmodule Nx.Vulkan.Experts do
     opts[:k] in 1..experts or
       raise ArgumentError, "expected :k to be from 1 to the #{experts} experts, got: #{inspect(opts[:k])}"
 
+    logits = Nx.as_type(logits, Nx.Type.to_floating(Nx.type(logits)))
     {top, chosen} = Nx.top_k(logits, k: opts[:k])
     most = top |> Nx.slice_along_axis(0, 1, axis: -1) |> Nx.Defn.Kernel.stop_grad()
     of = if opts[:normalize], do: top, else: logits
@@ -111,7 +112,11 @@ defmodule Nx.Vulkan.Experts do
     flat = Nx.reshape(x, {rows, Nx.axis_size(x, -1)})
     experts = experts |> Nx.reshape({rows}) |> Nx.clip(0, count - 1)
     y = if rows <= count, do: blocks(Nx.new_axis(flat, 1), weights, experts), else: laid_out(flat, weights, experts)
-    Nx.reshape(y, put_elem(x.shape, tuple_size(x.shape) - 1, Nx.axis_size(y, -1)), names: x.names)
+    name = if is_struct(weights, Quantized), do: nil, else: List.last(weights.names)
+
+    Nx.reshape(y, put_elem(x.shape, tuple_size(x.shape) - 1, Nx.axis_size(y, -1)),
+      names: List.replace_at(x.names, -1, name)
+    )
   end
 
   defp laid_out(x, weights, experts) do
