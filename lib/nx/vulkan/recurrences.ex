@@ -435,9 +435,12 @@ defmodule Nx.Vulkan.Recurrences do
   defp decays(log_decay) do
     chunk = Nx.axis_size(log_decay, 3)
     later = Nx.greater(Nx.iota({chunk, chunk}, axis: 1), Nx.iota({chunk, chunk}, axis: 0))
-    apart = log_decay |> Nx.new_axis(3) |> Nx.multiply(later) |> sums(4)
+    {batch, heads, chunks, _chunk} = log_decay.shape
+    all = &Nx.broadcast(&1, {batch, heads, chunks, chunk, chunk})
+    # They may be minus infinity, of which no number is a multiple.
+    apart = all.(later) |> Nx.select(all.(Nx.new_axis(log_decay, 3)), 0) |> sums(4)
     seen = Nx.greater_equal(Nx.iota({chunk, chunk}, axis: 1), Nx.iota({chunk, chunk}, axis: 0))
-    between = Nx.exp(Nx.select(Nx.broadcast(seen, apart), apart, -1.0e30))
+    between = Nx.exp(Nx.select(all.(seen), apart, -1.0e30))
     behind = Nx.slice_along_axis(between, chunk - 1, 1, axis: 4)
     ahead = log_decay |> sums(3) |> Nx.exp() |> Nx.new_axis(4)
     total = Nx.slice_along_axis(ahead, chunk - 1, 1, axis: 3)
@@ -468,14 +471,9 @@ defmodule Nx.Vulkan.Recurrences do
   # Arguments
 
   defp of_one_type(tensors) do
-    type = tensors |> Enum.map(&Nx.type/1) |> Enum.reduce({:f, 32}, &Nx.Type.merge/2)
-    if Nx.Type.complex?(type), do: raise(ArgumentError, "expected real numbers, got: #{Nx.Type.to_string(type)}")
-
-    for t <- tensors do
-      t = Nx.to_tensor(t)
-      t.vectorized_axes == [] or raise ArgumentError, "expected tensors without vectorized axes, got: #{inspect(t)}"
-      t |> Nx.as_type(type) |> Nx.rename(List.duplicate(nil, Nx.rank(t)))
-    end
+    tensors = Enum.map(tensors, &Scan.argument!/1)
+    type = Enum.reduce(tensors, {:f, 32}, &Nx.Type.merge(&1.type, &2))
+    for t <- tensors, do: t |> Nx.as_type(type) |> Nx.rename(List.duplicate(nil, Nx.rank(t)))
   end
 
   # `q`, `k`, `v`, what steps have and the state of heads, with all axes.

@@ -9,13 +9,12 @@ defmodule Nx.Vulkan.Recurrences.Scan do
   @doc "`Nx.Vulkan.Recurrences.scan/4`, within a numerical definition."
   @spec run(Nx.Container.t(), Nx.Container.t(), Nx.Container.t(), fun) :: {Nx.Container.t(), Nx.Container.t()}
   def run(sequence, state, parameters, step) do
-    [xs, states, weights] = for t <- [sequence, state, parameters], do: t |> flat() |> Enum.map(&Nx.to_tensor/1)
+    [xs, states, weights] = for t <- [sequence, state, parameters], do: t |> flat() |> Enum.map(&argument!/1)
     {xs, states, weights} = inputs = {to_tuple(xs), to_tuple(states), to_tuple(weights ++ [Nx.u8(0)])}
     count = length!(xs)
-    for t <- flat(inputs), do: real!(t)
 
     call = fn xs, states, weights ->
-      {y, next} = step.(filled(sequence, xs), filled(state, states), filled(parameters, weights))
+      {y, next} = pair!(step.(filled(sequence, xs), filled(state, states), filled(parameters, weights)))
       {y, next |> flat() |> to_tuple() |> same!(states)}
     end
 
@@ -30,7 +29,8 @@ defmodule Nx.Vulkan.Recurrences.Scan do
       results
       |> to_tuple()
       |> Nx.Defn.Kernel.custom_grad(Enum.filter(flat(inputs), &float?/1), fn cotangents ->
-        cotangents = cotangents |> flat() |> Enum.zip_with(results, &Nx.broadcast/2)
+        # Of results that nobody uses they are an f32 of 0, whatever type these have.
+        cotangents = cotangents |> flat() |> Enum.zip_with(results, &(&1 |> wide(&2) |> Nx.broadcast(&2)))
         {of_ys, of_lasts} = Enum.split(cotangents, tuple_size(ys))
         gradients_of_steps(inputs, to_tuple(of_ys), of_lasts, count, call)
       end)
@@ -65,10 +65,9 @@ defmodule Nx.Vulkan.Recurrences.Scan do
     all = for s <- Tuple.to_list(states), do: zeros(Tuple.insert_at(s.shape, 0, count), s.type)
     all = kept(xs, states, weights, to_tuple(all), count: count, step: step)
     [of_xs, of_weights] = for ts <- [xs, weights], do: each(ts, &no_gradient/1)
-    of_states = of_lasts |> Enum.map(&if(float?(&1), do: wide(&1), else: no_gradient(&1))) |> to_tuple()
 
     {of_xs, of_states, of_weights} =
-      backwards({xs, all, weights, of_ys}, of_states, of_xs, of_weights, count: count, step: step)
+      backwards({xs, all, weights, of_ys}, to_tuple(of_lasts), of_xs, of_weights, count: count, step: step)
 
     for {input, of} <- Enum.zip(flat(inputs), flat({of_xs, of_states, of_weights})), float?(input) do
       Nx.as_type(of, input.type)
@@ -141,7 +140,8 @@ defmodule Nx.Vulkan.Recurrences.Scan do
 
   # What a gradient is added to; a number that stays what it is for tensors that have none.
   defp no_gradient(t), do: if(float?(t), do: zeros(t.shape, t.type) |> wide(), else: Nx.f32(0))
-  defp wide(t), do: Nx.as_type(t, Nx.Type.merge(t.type, {:f, 32}))
+  defp wide(t), do: wide(t, t)
+  defp wide(t, like), do: Nx.as_type(t, Nx.Type.merge(like.type, {:f, 32}))
 
   defp same!(next, states) do
     kinds = fn ts -> for t <- Tuple.to_list(ts), do: {t.type, t.shape} end
@@ -153,9 +153,17 @@ defmodule Nx.Vulkan.Recurrences.Scan do
     next
   end
 
-  defp real!(t) do
+  @doc "An argument as an expression: a captured tensor is none, and `custom_grad` has to have them."
+  @spec argument!(Nx.Tensor.t() | number) :: Nx.Tensor.t()
+  def argument!(t) do
+    t = Nx.Defn.Expr.tensor(t)
+    t.vectorized_axes == [] or raise ArgumentError, "expected tensors without vectorized axes, got: #{inspect(t)}"
     not Nx.Type.complex?(t.type) or raise ArgumentError, "expected real numbers, got: #{Nx.Type.to_string(t.type)}"
+    t
   end
+
+  defp pair!({y, state}), do: {y, state}
+  defp pair!(other), do: raise(ArgumentError, "expected steps to give {y, state}, got: #{inspect(other)}")
 
   defp length!(xs) do
     lengths = for x <- Tuple.to_list(xs), do: if(Nx.rank(x) > 1, do: Nx.axis_size(x, 1))
@@ -176,7 +184,7 @@ defmodule Nx.Vulkan.Recurrences.Scan do
   defp axes!(_y), do: true
 
   # Containers, and tuples of their tensors.
-  defp flat(container), do: Nx.Defn.Composite.flatten_list([container])
+  defp flat(container), do: [container] |> Nx.Defn.Composite.flatten_list() |> Enum.map(&Nx.to_tensor/1)
   defp to_tuple(list), do: List.to_tuple(list)
   defp each(ts, fun), do: ts |> Tuple.to_list() |> Enum.map(fun) |> List.to_tuple()
   defp zip(tuples), do: tuples |> Enum.map(&Tuple.to_list/1) |> Enum.zip()
