@@ -7,14 +7,14 @@ defmodule Nx.Vulkan.PagesTest do
   defp docs, do: Mix.Project.config()[:docs].()
   defp pages, do: Enum.map(docs()[:extras], &Path.join(@root, with({path, _options} <- &1, do: path)))
 
-  # What is written as code is no text.
-  defp text(path), do: path |> File.read!() |> String.replace(~r/^(```|    ).*?(^```$|$)/ms, "")
+  # What is written as blocks of code is no text.
+  defp text(path), do: path |> File.read!() |> String.replace(~r/^```.*?^```$|^    .*?$/ms, "")
 
-  defp links(text), do: for([_, link] <- Regex.scan(~r/(?<!`)\]\(([^)\s]+)\)/, text), do: link)
+  defp links(text), do: for([_, link] <- Regex.scan(~r/\]\(([^)\s]+)\)/, text), do: link)
 
   # As ex_doc and GitHub name headings.
   defp anchors(path) do
-    for [_, heading] <- Regex.scan(~r/^#+ (.*)$/m, File.read!(path)) do
+    for [_, heading] <- Regex.scan(~r/^#+ (.*)$/m, text(path)) do
       heading |> String.downcase() |> String.replace(~r/[^\w\s-]/u, "") |> String.trim() |> String.replace(" ", "-")
     end
   end
