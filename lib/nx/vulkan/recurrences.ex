@@ -9,7 +9,7 @@ defmodule Nx.Vulkan.Recurrences do
 
   | model | function |
   |---|---|
-  | exponential averages, minimal GRU, RG-LRU, S5, generalized advantages | `linear/4` |
+  | exponential averages, minimal GRU, RG-LRU, generalized advantages | `linear/4` |
   | Mamba | `selective_scan/6` |
   | Mamba 2, RetNet, linear attention | `linear_attention/6` |
   | DeltaNet, Gated DeltaNet | `gated_delta_rule/7` |
@@ -18,13 +18,14 @@ defmodule Nx.Vulkan.Recurrences do
   ## Shapes
 
   Sequences are `{batch, length, ..}`. A state is what a sequence begins with and, in results, what is left behind its
-  last step, so that a sequence may come in parts, or token by token. The number 0 stands for a state of zeros.
+  last step, so that a sequence may come in parts, or token by token. The number 0 stands for a state of zeros, but not
+  in `scan/4`.
 
   ## Types
 
   All arguments are computed with in one type: the one that holds all of theirs, and f32 where that is an integer or has
   16 bits or fewer. States have that type. Other results have the type of the argument whose shape they have, where that
-  is a float.
+  is a float. `scan/4` has the types that its steps have.
 
   ## Errors
 
@@ -38,8 +39,9 @@ defmodule Nx.Vulkan.Recurrences do
   @doc """
   `h[t] = decay[t] * h[t - 1] + input[t]`: all `h` along an axis. `state` is the one before the first.
 
-  It is a scan of about `2 log2(length)` elementwise steps, which read and write some four times what `input` takes. The
-  products of decays have to be within the type: decays of a magnitude up to 1 always are.
+  It is a scan of about `2 log2(length)` elementwise steps, which read and write some 14 times what `input` takes, 10
+  times where decays are one number for each step. The products of decays have to be within the type: decays of a
+  magnitude up to 1 always are.
 
   ## Options
 
@@ -167,7 +169,7 @@ defmodule Nx.Vulkan.Recurrences do
       y[t] = sum(c[t] * h[t])
 
   for each channel, of as many states as `a` has for it. It takes some four times the memory of all `h`, which are
-  `batch * length * channels * states` numbers, and six times with its gradient.
+  `batch * length * channels * states` numbers, and five times with its gradient.
 
   ## Shapes
 
@@ -219,7 +221,8 @@ defmodule Nx.Vulkan.Recurrences do
       s[t] = exp(log_decay[t]) * s[t - 1] + outer(k[t], v[t])
       y[t] = q[t] . s[t]
 
-  for each head. Chunks are products of matrices, and their states a scan (`linear/4`).
+  for each head. Chunks are products of matrices, and their states a scan (`linear/4`). So NaN and infinities of a step
+  become NaN in all results of its chunk, those before it included. A `log_decay` of minus infinity forgets all.
 
   Mamba 2 is this, of `x`, `delta`, `a`, `b` and `c`:
 
@@ -285,8 +288,8 @@ defmodule Nx.Vulkan.Recurrences do
       y[t] = q[t] . s[t]
 
   for each head. Steps of a chunk are a triangular system, everything else in it products of matrices; states go from
-  chunk to chunk. With a `log_decay` of 0 it is DeltaNet. Keys have to have a length of at most 1, or states grow where
-  `beta` is above 1 over its square.
+  chunk to chunk, and NaN spreads in a chunk as in `linear_attention/6`. With a `log_decay` of 0 it is DeltaNet. Keys of
+  models have a length of 1: where `beta` is above 2 over the square of the length, states may grow with every step.
 
   ## Options
 
