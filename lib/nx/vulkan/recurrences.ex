@@ -363,7 +363,8 @@ defmodule Nx.Vulkan.Recurrences do
 
   The gradient is a loop from the last step to the first one. Before it, the steps are run once more to keep the states
   between them, in memory for all of them. Of a GRU of 128 steps it takes lavapipe a hundredth of the time that Nx's
-  gradient of a `while` takes.
+  gradient of a `while` takes. The gradient of that gradient is Nx's own, [of a
+  `while`](compiler.md#what-differs-from-eager-ops).
 
   ## Shapes
 
