@@ -230,8 +230,7 @@ fn candidates_of(
             Feed::Fragments => {
                 let written = elements / depth as f64 * depth.next_multiple_of(tile.block()) as f64;
                 // Copies of weights are kept, and several products share that of their other operand: half of them.
-                let share = if batches > 1 { 2.0 } else { 1.0 };
-                2.0 * products.dispatch + share * (elements + written) / products.bytes
+                2.0 * products.dispatch + (elements + written) / products.bytes
             }
             Feed::Planes | Feed::Few => before,
         };

@@ -34,8 +34,6 @@ layout(constant_id = 5) const uint STORE_IN_LOOP = 0u;
 layout(constant_id = 11) const uint STORE_BY_EIGHT = 0u;
 // Whether that is bf16, to which drivers don't promise to round to the nearest.
 layout(constant_id = 12) const uint TO_BF16 = 0u;
-// Whether an epilogue is to take these eight before they are stored.
-layout(constant_id = 19) const uint FINISH_EIGHTS = 0u;
 
 uvec4 slot_a_block(const in uint at) { return uvec4(at); }
 uvec4 slot_b_block(const in uint at) { return uvec4(at + 1u); }
@@ -44,8 +42,6 @@ void slot_store(const in uint at, const in float value) {}
 void slot_store_four(const in uint at, const in vec4 value) {}
 // Eight neighbours; `at` counts groups of eight.
 void slot_store_eight(const in uint at, const in uvec4 value) {}
-// Eight neighbours that are rounded, for an epilogue.
-void slot_finish_eight(const in uint at, const in vec4 low, const in vec4 high) {}
 
 shared uvec4 tiles[SUBGROUPS * ROOM];
 
@@ -55,15 +51,6 @@ shared uvec4 tiles[SUBGROUPS * ROOM];
 #include "dot_store.glsl"
 
 #include "own_numbers.glsl"
-
-// Two numbers of 16 bits.
-vec2 numbers(const in uint word) {
-    return TO_BF16 != 0u ? uintBitsToFloat(uvec2(word << 16, word & 0xffff0000u)) : unpackHalf2x16(word);
-}
-
-void finish_eight(const in uint at, const in uvec4 eight) {
-    slot_finish_eight(at, vec4(numbers(eight.x), numbers(eight.y)), vec4(numbers(eight.z), numbers(eight.w)));
-}
 
 void main() {
 #include "dot_tile.glsl"
@@ -121,8 +108,6 @@ void main() {
         }
     }
 
-#define LOOPS_OVER_EIGHTS
-#define PUT_EIGHT(at, eight) { if (FINISH_EIGHTS != 0u) finish_eight(at, eight); else slot_store_eight(at, eight); }
 #include "own_eights.glsl"
 
 #define WAIT() subgroupBarrier()

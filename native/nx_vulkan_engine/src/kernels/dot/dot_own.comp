@@ -129,7 +129,6 @@ void main() {
 
     if (A_BY_AXES != 0u || B_BY_AXES != 0u) barrier();
 
-#define PUT_EIGHT(at, eight) slot_store_eight(at, eight);
 #include "own_eights.glsl"
 
 #define WAIT() subgroupBarrier()

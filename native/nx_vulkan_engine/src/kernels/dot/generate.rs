@@ -636,17 +636,6 @@ impl DotSpec {
             }
             lanes.push(lane);
         }
-        self.complete(code, params, at, lanes)
-    }
-
-    /// Takes products `at` and its neighbours, which are rounded, through the epilogue and stores them.
-    pub(super) fn complete(
-        &self,
-        code: &mut Code<'_, '_>,
-        params: &mut ParamLayout,
-        at: Word,
-        mut lanes: SmallVec<[SmallVec<[Value; 4]>; 4]>,
-    ) -> Result<()> {
         let axis = self.a_ranks.iter().chain(&self.b_ranks).sum();
         let coordinates = access::coordinates(code, params, at, axis, self.store.rank)?;
         let (inputs, steps, result) = match &self.epilogue {

@@ -1,7 +1,7 @@
 //! Products on matrix units, and their operands: f32 numbers as three of bf16 or pairs of f16, f16 as they are.
 
 use nx_vulkan_ir::{CType, DType, Result};
-use nx_vulkan_spirv::access::{self, Element, value_type};
+use nx_vulkan_spirv::access::{self, Element};
 use nx_vulkan_spirv::generated::{Generated, arg};
 use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::link::{Code, Linker};
@@ -9,7 +9,6 @@ use nx_vulkan_spirv::modes::FloatModes;
 use nx_vulkan_spirv::params::{Param, ParamLayout};
 use nx_vulkan_spirv::scalar::{self, Value};
 use rspirv::spirv::{Op as SpirvOp, Word};
-use smallvec::{SmallVec, smallvec};
 
 use super::border::BorderSpec;
 use super::generate::{DotSpec, Load, start};
@@ -251,19 +250,7 @@ impl DotSpec {
                 })?;
             }
         }
-        if self.store.by_eight && self.epilogue.is_some() {
-            linker.define("slot_finish_eight", |code, args| {
-                let (part, three) = (value_type(code, self.sum), code.linker.const_u32(3));
-                let at = code.u32_op(SpirvOp::ShiftLeftLogical, arg(args, 0)?, three);
-                let mut lanes = SmallVec::new();
-                for vector in [arg(args, 1)?, arg(args, 2)?] {
-                    let ids = [0, 1, 2, 3].map(|lane| code.extract(part, vector, lane));
-                    lanes.extend(ids.map(|id| smallvec![Value { id, dtype: self.product }]));
-                }
-                self.complete(code, &mut params, at, lanes)?;
-                Ok(None)
-            })?;
-        } else if self.store.by_eight {
+        if self.store.by_eight {
             let out = self.first_input();
             linker.define("slot_store_eight", |code, args| {
                 access::store_block(code, params.address(out), arg(args, 0)?, arg(args, 1)?)?;

@@ -643,26 +643,6 @@ impl Results<'_> {
         self.out.address().is_multiple_of(8 * self.out.view.dtype.size_bytes())
     }
 
-    /// Whether eight neighbours of the results lie together, aligned, and so does what the epilogue reads at them.
-    pub(super) fn has_eights(&self) -> bool {
-        let is_whole = self.space.sizes.last().is_some_and(|n| n.is_multiple_of(8));
-        let eightfold = |strides: &[i64]| strides.iter().all(|&s| s >= 0 && s % 8 == 0);
-        let lie_together = |strides: &Strides, address: u64, size: u64| {
-            let others = strides.split_last().filter(|(last, _)| **last == 1).map(|(_, others)| others);
-            is_whole && others.is_some_and(eightfold) && address.is_multiple_of((8 * size).min(16))
-        };
-        let (out, size) = (self.out, self.out.view.dtype.size_bytes());
-        let stored = match self.space.strides.first() {
-            Some(strides) if !out.view.is_contiguous() => lie_together(strides, out.address(), size),
-            _ => is_whole && self.is_aligned(),
-        };
-        let read = |operand: &Operand<'_>, strides: &Strides| {
-            let is_repeated = strides.last().is_none_or(|&s| s == 0) && strides.iter().all(|&s| s >= 0);
-            is_repeated || lie_together(strides, operand.address(), operand.element.size_bytes().into())
-        };
-        stored && self.inputs.iter().zip(self.space.strides.iter().skip(1)).all(|(input, strides)| read(input, strides))
-    }
-
     /// The sizes of both operands' axes and those of results, one after the other, and along them the strides of the
     /// second operand, and of results and inputs: none along the axes of others.
     pub(super) fn behind(

@@ -419,15 +419,15 @@ impl<'a> OnUnits<'a> {
         own.ends_early = own.by_axes().contains(&true) && !p.a.depth.elements().is_multiple_of(tile.block());
         own.border = self.border.map(|(border, second)| border.spec(second));
         own.low_b_first = columns > rows;
-        // In large tiles that are not by fragments it would take registers, and with them a workgroup from each processor.
+        // In large tiles that would take registers, and with them a workgroup from each processor.
         let has_room = tile.feed == Feed::Fragments || (tile.feed == Feed::Planes && !tile.is_large());
-        let are_own = tile.planes.own_type() == Some(plain.product) && columns.is_multiple_of(8);
         own.store.by_eight = has_room
-            && are_own
-            && match plain.epilogue {
-                None => plain.product == plain.out && plain.store.contiguous && results.is_aligned(),
-                Some(_) => tile.feed == Feed::Fragments && results.has_eights(),
-            };
+            && tile.planes.own_type() == Some(plain.out)
+            && plain.product == plain.out
+            && plain.epilogue.is_none()
+            && plain.store.contiguous
+            && columns.is_multiple_of(8)
+            && results.is_aligned();
         own
     }
 

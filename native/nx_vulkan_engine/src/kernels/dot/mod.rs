@@ -121,7 +121,7 @@ impl KernelSpec for DotSpec {
         }
         if let Tiling::Matrix(tile) = self.tiling {
             match tile.planes {
-                _ if tile.feed == Feed::Fragments => constants.extend([(19, u32::from(self.epilogue.is_some()))]),
+                _ if tile.feed == Feed::Fragments => {}
                 _ if tile.feed == Feed::Few => {
                     constants.extend([(16, u32::from(self.ends_early)), (17, tile.vectors())]);
                 }
