@@ -47,6 +47,7 @@ const HOPPER_UNITS: Units = Units {
     one_f16: [560.0, 330.0],
     own: [750.0, 600.0],
     fragments: [1010.0, 1000.0],
+    least_of_fragments: 512,
 };
 
 /// Units with twice the rate of f32 lanes, of which tiles reach what they do on an H100: GPUs for desktops with f32
@@ -58,6 +59,7 @@ const DESKTOP_UNITS: Units = Units {
     one_f16: [140.0, 82.0],
     own: [180.0, 150.0],
     fragments: [230.0, 220.0],
+    least_of_fragments: 512,
 };
 
 impl Processor {

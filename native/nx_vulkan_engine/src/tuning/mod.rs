@@ -173,6 +173,9 @@ pub struct Units {
     pub own: [f64; 2],
     /// Those that were written in the order of matrices before.
     pub fragments: [f64; 2],
+    /// Rows, columns and contracted elements from which on they are written so: with fewer of any, as layers of images
+    /// have, copies take what they save.
+    pub least_of_fragments: u64,
 }
 
 /// How products by the lanes of CPU devices are shared out.

@@ -349,7 +349,7 @@ fn few_vectors_in_narrow_types_are_given_to_units_that_take_them_as_they_are() {
     assert!(!is_few(by(16, [1024, 1024], false, true)));
 }
 
-/// Large products of f16 and bf16 pay for copies of both operands in the order of matrices; few columns, many small
+/// Large products of f16 and bf16 pay for copies of both operands in the order of matrices; few columns or contracted elements, many small
 /// products and windows, which copies would repeat, don't.
 #[test]
 fn large_products_in_narrow_types_are_written_in_the_order_of_matrices() {
@@ -365,7 +365,13 @@ fn large_products_in_narrow_types_are_written_in_the_order_of_matrices() {
         let [rows, depth, columns] = sizes;
         assert!(!is_written(1, [rows, depth - 3, columns], false), "{sizes:?} with an odd depth");
     }
-    for (batches, sizes) in [(1, [1024, 1024, 1024]), (64, [2048, 2048, 64]), (384, [128, 64, 128])] {
+    for (batches, sizes) in [
+        (1, [1024, 1024, 1024]),
+        (1, [200_704, 64, 256]),
+        (1, [50_176, 512, 128]),
+        (64, [2048, 2048, 64]),
+        (384, [128, 64, 128]),
+    ] {
         assert!(!is_written(batches, sizes, false), "{batches} of {sizes:?}");
     }
 }

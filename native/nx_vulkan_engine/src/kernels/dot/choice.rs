@@ -223,14 +223,16 @@ fn candidates_of(
     let fits =
         |t: &MatrixTile| t.shared_bytes() <= caps.max_shared_memory_bytes && t.invocations() <= caps.max_invocations;
     // Both operands are written where they may be elements of a matrix each, by eights along either axis.
-    let is_written = !p.repeats && [rows, columns, depth].iter().all(|n| n.is_multiple_of(8));
+    let is_long = |n: &u64| n.is_multiple_of(8) && *n >= products.units.least_of_fragments;
+    let is_written = !p.repeats && [rows, columns, depth].iter().all(is_long);
     let tiles = MatrixTile::all(form.planes).filter(|tile| tile.feed != Feed::Fragments || is_written);
     for tile in tiles.filter(fits) {
         let before = match tile.feed {
             Feed::Fragments => {
                 let written = elements / depth as f64 * depth.next_multiple_of(tile.block()) as f64;
                 // Copies of weights are kept, and several products share that of their other operand: half of them.
-                2.0 * products.dispatch + (elements + written) / products.bytes
+                let share = if batches > 1 { 2.0 } else { 1.0 };
+                2.0 * products.dispatch + share * (elements + written) / products.bytes
             }
             Feed::Planes | Feed::Few => before,
         };

@@ -28,8 +28,8 @@ fn epilogues(dtype: DType) -> Vec<(DType, Vec<Step>)> {
     ]
 }
 
-/// Epilogues of eight results at once and of four have the same bits, whichever tile computes them, and wherever
-/// results and operands lie: neighbours, columns that are rows, or parts of larger rows.
+/// What epilogues make of products has the same bits, whichever tile computes them, and wherever results and operands
+/// lie: neighbours, columns that are rows, or parts of larger rows.
 #[test]
 fn epilogues_have_the_bits_of_other_tiles() {
     for planes in planes_of_units().into_iter().filter(|planes| planes.own_type().is_some()) {
