@@ -229,8 +229,8 @@ defmodule Nx.Vulkan.Compiler do
       yet. The results are not among them
 
   Arguments that `Nx.donatable/1` has marked, and the option `:memory`, do what they do in a call. Where the host waits
-  for a value, the list has `%{wait: op}` with the lists of the op's parts, such as `:condition` and `:body`, which
-  `:live_bytes` leaves out.
+  for a value, or repeats launches as often as is known before, the list has `%{wait: op}` with the lists of the op's
+  parts, such as `:condition` and `:body`, which `:live_bytes` leaves out.
 
   ## Examples
 

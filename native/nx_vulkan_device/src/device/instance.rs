@@ -140,7 +140,11 @@ impl VulkanInstance {
             info.enabled_extensions.ext_debug_utils = true;
         }
         let instance = Instance::new(library, info).map_err(|e| {
-            no_device(format!("the Vulkan instance could not be created ({}); is a driver installed?", describe(&e)))
+            no_device(format!(
+                "the Vulkan instance could not be created ({}), as where no driver is installed; \
+                 `mix nx_vulkan.doctor` says what there is",
+                describe(&e)
+            ))
         })?;
         if !validate {
             return Ok(VulkanInstance { instance, log: None, _messenger: None });
