@@ -155,7 +155,7 @@ defmodule Nx.Vulkan.Recurrences do
   defp join([one], _axis), do: one
   defp join(parts, axis), do: Nx.concatenate(parts, axis: axis)
 
-  defp none(t), do: zeros(t.shape, t.type)
+  defp none(t), do: Scan.zeros(t.shape, t.type)
 
   defp sum_to(t, shape) do
     axes = for {{n, m}, axis} <- t.shape |> sizes() |> Enum.zip(sizes(shape)) |> Enum.with_index(), n != m, do: axis
@@ -527,6 +527,5 @@ defmodule Nx.Vulkan.Recurrences do
     raise ArgumentError, "expected #{name} of shape #{inspect(shape)}, got: #{inspect(t.shape)}"
   end
 
-  defp zeros(shape, type), do: Nx.broadcast(Nx.tensor(0, type: type), shape)
   defp sizes(shape), do: Tuple.to_list(shape)
 end

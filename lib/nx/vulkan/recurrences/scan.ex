@@ -18,7 +18,7 @@ defmodule Nx.Vulkan.Recurrences.Scan do
       {y, next |> flat() |> to_tuple() |> same!(states)}
     end
 
-    {y, _states} = call.(at(xs, 0), states, weights)
+    {y, _states} = call.(at(xs, 0, 1), states, weights)
     call = fn xs, states, weights -> then(call.(xs, states, weights), fn {y, next} -> {to_tuple(flat(y)), next} end) end
     ys = for y <- flat(y), axes!(y), do: zeros(Tuple.insert_at(y.shape, 1, count), y.type)
 
@@ -43,7 +43,7 @@ defmodule Nx.Vulkan.Recurrences.Scan do
   defnp forwards(xs, states, weights, ys, opts \\ []) do
     {_, states, ys, _, _} =
       while {t = 0, states, ys, xs, weights}, t < opts[:count] do
-        {y, states} = called(opts[:step], at(xs, t), states, weights)
+        {y, states} = called(opts[:step], at(xs, t, 1), states, weights)
         {t + 1, states, put(ys, t, y, 1), xs, weights}
       end
 
@@ -54,7 +54,7 @@ defmodule Nx.Vulkan.Recurrences.Scan do
   defnp kept(xs, states, weights, all, opts \\ []) do
     {_, _, all, _, _} =
       while {t = 0, states, all, xs, weights}, t < opts[:count] do
-        {_, next} = called(opts[:step], at(xs, t), states, weights)
+        {_, next} = called(opts[:step], at(xs, t, 1), states, weights)
         {t + 1, next, put(all, t, states, 0), xs, weights}
       end
 
@@ -86,9 +86,9 @@ defmodule Nx.Vulkan.Recurrences.Scan do
   end
 
   deftransformp backward({xs, all, weights, of_ys}, t, of_states, of_weights, step) do
-    inputs = {at(xs, t), before(all, t), weights}
+    inputs = {at(xs, t, 1), at(all, t, 0), weights}
     floats = inputs |> flat() |> Enum.filter(&float?/1)
-    of_y = at(of_ys, t)
+    of_y = at(of_ys, t, 1)
 
     gradients =
       floats
@@ -119,9 +119,10 @@ defmodule Nx.Vulkan.Recurrences.Scan do
 
   deftransformp(called(step, xs, states, weights), do: step.(xs, states, weights))
 
-  # The step at a place, and what takes it, of every tensor in a tuple.
-  deftransformp(at(ts, t), do: each(ts, &(&1 |> Nx.slice_along_axis(t, 1, axis: 1) |> Nx.squeeze(axes: [1]))))
-  deftransformp(before(ts, t), do: each(ts, &(&1 |> Nx.slice_along_axis(t, 1, axis: 0) |> Nx.squeeze(axes: [0]))))
+  # The step at a place along an axis, and what takes it, of every tensor in a tuple.
+  deftransformp at(ts, t, axis) do
+    each(ts, &(&1 |> Nx.slice_along_axis(t, 1, axis: axis) |> Nx.squeeze(axes: [axis])))
+  end
 
   deftransformp put(ts, t, parts, axis) do
     for {all, part} <- zip([ts, parts]) do
@@ -198,5 +199,7 @@ defmodule Nx.Vulkan.Recurrences.Scan do
 
   defp float?(t), do: Nx.Type.float?(Nx.type(t))
 
-  defp zeros(shape, type), do: Nx.broadcast(Nx.tensor(0, type: type), shape)
+  @doc "Zeros of a shape and a type."
+  @spec zeros(tuple, Nx.Type.t()) :: Nx.Tensor.t()
+  def zeros(shape, type), do: Nx.broadcast(Nx.tensor(0, type: type), shape)
 end

@@ -349,8 +349,8 @@ fn few_vectors_in_narrow_types_are_given_to_units_that_take_them_as_they_are() {
     assert!(!is_few(by(16, [1024, 1024], false, true)));
 }
 
-/// Large products of f16 and bf16 pay for copies of both operands in the order of matrices; few columns or contracted elements, many small
-/// products and windows, which copies would repeat, don't.
+/// Large products of f16 and bf16 pay for copies of both operands in the order of matrices; few columns or contracted
+/// elements, many small products and windows, which copies would repeat, don't.
 #[test]
 fn large_products_in_narrow_types_are_written_in_the_order_of_matrices() {
     let model = DeviceModel::of(&h200());

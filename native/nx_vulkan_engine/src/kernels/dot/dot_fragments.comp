@@ -10,11 +10,11 @@
 #extension GL_KHR_shader_subgroup_basic : require
 // Batched product of f16 or bf16 matrices with f32 sums on matrix units: TILE_M x TILE_N results per workgroup,
 // OWN_M x OWN_N per subgroup of 32, 16 contracted elements per step. Both operands are what split_copy.comp wrote as
-// FRAGMENTS: what an invocation holds of 16 x 16 elements is one load of 16 bytes, those of a subgroup lie together, and
-// words are in the order in which NVIDIA's units take them from registers. The contracted elements of a matrix, and
+// FRAGMENTS: what an invocation holds of 16 x 16 elements is one load of 16 bytes, those of a subgroup lie together,
+// and words are in the order in which NVIDIA's units take them from registers. The contracted elements of a matrix, and
 // with them all bits of the results, are those of dot_own.comp. float16_t stands for bf16, too, which the linker makes
-// of it. Parameters: rows m, columns n, contracted k, batches, elements of k per split (a multiple of 64), splits, uvec4
-// between 16 rows and batches of A, and between 16 columns and batches of B.
+// of it. Parameters: rows m, columns n, contracted k, batches, elements of k per split (a multiple of 64), splits,
+// uvec4 between 16 rows and batches of A, and between 16 columns and batches of B.
 #include "params.glsl"
 
 #define SUBGROUPS (TILE_M / OWN_M * (TILE_N / OWN_N))

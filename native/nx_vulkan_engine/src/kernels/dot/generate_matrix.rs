@@ -208,12 +208,11 @@ impl DotSpec {
         table: bool,
     ) -> Result<Generated> {
         let name = &tile.template(self.border.is_some());
-        let numbers = match (tile.planes.is_own(), tile.planes.count()) {
-            _ if tile.feed == Feed::Few => 6,
-            _ if tile.feed == Feed::Fragments => 10,
-            (false, _) => 10,
-            (true, 1) => 20 + self.border.as_ref().map_or(0, BorderSpec::numbers),
-            (true, _) => 22,
+        let numbers = match (tile.feed, tile.planes.is_own(), tile.planes.count()) {
+            (Feed::Few, ..) => 6,
+            (Feed::Fragments, ..) | (Feed::Planes, false, _) => 10,
+            (Feed::Planes, true, 1) => 20 + self.border.as_ref().map_or(0, BorderSpec::numbers),
+            (Feed::Planes, true, _) => 22,
         };
         let (mut linker, mut params) = start(library, name, modes, table, numbers)?;
         linker.bfloat16 = tile.planes.is_bf16();

@@ -78,6 +78,11 @@ impl MergedAxes {
     }
 }
 
+/// Elements between the first and the last one of a space, however they go.
+fn span(sizes: &[u64], strides: &[i64]) -> u64 {
+    sizes.iter().zip(strides).map(|(n, stride)| n.saturating_sub(1).saturating_mul(stride.unsigned_abs())).sum()
+}
+
 /// Contracted elements up to which one invocation adds up a result.
 const MAX_NARROW_DEPTH: u64 = 1024;
 
@@ -121,15 +126,8 @@ impl Matrix {
     /// Whether it has more elements than lie between its first and its last one.
     fn repeats(&self) -> bool {
         let groups = [&self.batch, &self.free, &self.depth];
-        let span = |g: &MergedAxes| -> u64 {
-            g.sizes
-                .iter()
-                .zip(&g.strides)
-                .map(|(n, stride)| n.saturating_sub(1).saturating_mul(stride.unsigned_abs()))
-                .sum()
-        };
         let elements = groups.iter().fold(1u64, |count, g| count.saturating_mul(g.elements()));
-        elements > groups.iter().map(|g| span(g)).sum::<u64>() + 1
+        elements > groups.iter().map(|g| span(&g.sizes, &g.strides)).sum::<u64>() + 1
     }
 
     /// Whether another one lies as this one does, elsewhere.
@@ -240,10 +238,8 @@ impl Product<'_> {
 
     /// Whether one launch can index all that the epilogue reads.
     fn reaches_inputs(&self, engine: &Engine) -> bool {
-        let span = |strides: &[i64]| -> u64 {
-            strides.iter().zip(&self.out.view.shape).map(|(s, n)| s.unsigned_abs() * n.saturating_sub(1)).sum()
-        };
-        self.inputs().iter().all(|o| span(&o.strides) <= engine.reach().near(o.element.size_bytes().into()))
+        let shape = &self.out.view.shape;
+        self.inputs().iter().all(|o| span(shape, &o.strides) <= engine.reach().near(o.element.size_bytes().into()))
     }
 
     fn check_steps(&self, engine: &Engine) -> Result<()> {
