@@ -105,10 +105,11 @@ impl Work<'_> {
         Ok(marks)
     }
 
-    /// Whether a word is `mark`. Waits for the device.
-    pub fn is_marked(&self, marks: &Tensor, mark: u32) -> Result<bool> {
+    /// The words that kernels marked. Waits for the device.
+    pub fn marked(&self, marks: &Tensor) -> Result<Vec<u32>> {
         let bytes = marks.to_nx_bytes(self.engine, None)?;
-        Ok(bytes.chunks_exact(4).any(|word| word == mark.to_ne_bytes()))
+        let (words, _) = bytes.as_chunks::<4>();
+        Ok(words.iter().map(|&word| u32::from_ne_bytes(word)).collect())
     }
 
     /// `a b` for every matrix of the batch.

@@ -1,19 +1,33 @@
-//! Singular values and vectors by one-sided Jacobi rotations of the columns of R.
+//! Singular values and vectors by one-sided Jacobi rotations of the columns of R: in shared memory where a matrix fits,
+//! else after a change of basis that makes the columns nearly orthogonal.
 
 use smallvec::smallvec;
 
 use super::call::{Call, Results};
 use super::copies;
+use super::eigh;
 use super::matrix::{Work, check, compute_type, in_type, part};
 use super::qr::{Diagonal, factorize};
 use crate::kernels::Compile;
 use crate::kernels::linalg;
 use crate::program::ops::Visitor;
 use crate::program::ops::matrix::Svd;
-use crate::{Error, Result, Tensor, View};
+use crate::{CType, Error, Result, Tensor, View};
 
-/// Sweeps over all pairs after which a matrix counts as one that does not converge; ten are usual.
+/// Sweeps over all pairs after which a matrix counts as one that does not converge; ten are usual, two or three after a
+/// change of basis. Fixed in svd_small.
 const MAX_SWEEPS: u32 = 60;
+
+/// What svd_small and svd_finish mark a matrix with; svd_round marks with the number of its sweep.
+const DIVERGED: u32 = 1;
+const VANISHED: u32 = 2;
+
+/// The largest order that the shared memory of one workgroup holds, and the largest of the kernel for shorter ones;
+/// fixed in svd_small.
+fn small_order(compute: CType) -> u64 {
+    if compute == CType::F64 { 28 } else { 40 }
+}
+const SHORT_ORDER: u64 = 16;
 
 /// Columns up to this length get a workgroup of 32 invocations rather than 128.
 const SHORT: u64 = 128;
@@ -25,11 +39,27 @@ fn zero_below(n: u64) -> f32 {
     4.0 + (n as f32).sqrt()
 }
 
+/// Rounding errors between columns that count as orthogonal: sums of n products differ from the exact ones by about the
+/// root of n of them.
+fn orthogonal(n: u64) -> f32 {
+    8.0 + (n as f32).sqrt()
+}
+
 /// Singular vectors as rows, and values.
 struct Singular {
     left: Tensor,
     values: Tensor,
     right: Tensor,
+    /// Some singular value is 0: its left vector is of rounding errors.
+    vanished: bool,
+}
+
+impl Singular {
+    /// For matrices of order n.
+    fn uninitialized(work: &Work<'_>, batches: u64, n: u64) -> Result<Singular> {
+        let (left, right) = (work.uninitialized(&[batches, n, n])?, work.uninitialized(&[batches, n, n])?);
+        Ok(Singular { left, values: work.uninitialized(&[batches, n])?, right, vanished: false })
+    }
 }
 
 impl Visitor<Svd, Result<Results>> for &Call<'_> {
@@ -63,11 +93,16 @@ fn svd(call: &Call<'_>, full: bool) -> Result<Results> {
     let rows = tall.view.shape[1];
     let kept = if full { rows } else { columns };
     let reflections = if rows > columns { Some(factorize(&work, &tall, Diagonal::Nx)?) } else { None };
-    let found = rotate(call, &work, &part(&tall, 0, 0, [columns, columns])?)?;
-    // Columns of singular values that vanish are missing: the reflections that take the others to a diagonal complete
-    // them.
-    let left = work.copy(&swapped(&found.left)?)?;
-    let left = factorize(&work, &left, Diagonal::Positive)?.q(&work, columns)?;
+    let square = part(&tall, 0, 0, [columns, columns])?;
+    let found = if columns <= small_order(work.compute) { small(&work, &square)? } else { large(&work, &square)? };
+    let Some(found) = found else {
+        return Err(Error::NoConvergence { op: call.op.name().to_string(), sweeps: MAX_SWEEPS });
+    };
+    let mut left = swapped(&found.left)?;
+    if found.vanished {
+        // The reflections that take the other columns to a diagonal complete them.
+        left = factorize(&work, &work.copy(&left)?, Diagonal::Positive)?.q(&work, columns)?;
+    }
     let u = match reflections {
         None => left,
         Some(reflections) => {
@@ -90,8 +125,30 @@ fn swapped(a: &Tensor) -> Result<Tensor> {
     Ok(a.with_view(a.view.transpose(&axes)?))
 }
 
-/// Makes the columns of square matrices orthogonal.
-fn rotate(call: &Call<'_>, work: &Work<'_>, a: &Tensor) -> Result<Singular> {
+/// The singular values of square matrices that fit in shared memory; none if they don't converge.
+fn small(work: &Work<'_>, a: &Tensor) -> Result<Option<Singular>> {
+    let (batches, n, dtype) = (a.view.shape[0], a.view.shape[1], work.dtype());
+    let mut found = Singular::uninitialized(work, batches, n)?;
+    let marks = work.marks(batches)?;
+    let template = if n <= SHORT_ORDER { "svd_small_short" } else { "svd_small" };
+    let types = [dtype, dtype, dtype, dtype, marks.view.dtype];
+    let kernel = linalg::kernel(work.engine, template, work.compute, &types, work.compile)?;
+    let [matrix, row, _] = linalg::strides(a);
+    let numbers = [n as u32, row, matrix, batches as u32, orthogonal(n).to_bits(), zero_below(n).to_bits()];
+    let operands = [a, &found.left, &found.values, &found.right, &marks];
+    linalg::run(work.engine, &kernel, &operands, 1, &numbers, batches)?;
+    let marks = work.marked(&marks)?;
+    found.vanished = marks.iter().any(|mark| mark & VANISHED != 0);
+    Ok(if marks.iter().any(|mark| mark & DIVERGED != 0) { None } else { Some(found) })
+}
+
+/// The singular values of square matrices; none if they don't converge.
+///
+/// Rotations converge in two or three sweeps from columns that are nearly orthogonal, as they are in the basis of the
+/// eigenvectors of `A^T A`. What these are wrong by, where singular values are small beside the largest, is no error of
+/// the result: the basis is orthogonal, and the rotations find what is left. Source: Drmac and Veselic, "New fast and
+/// accurate Jacobi SVD algorithm I", 2008, for changes of basis before one-sided rotations.
+fn large(work: &Work<'_>, a: &Tensor) -> Result<Option<Singular>> {
     let (engine, dtype) = (work.engine, work.dtype());
     let (batches, n) = (a.view.shape[0], a.view.shape[1]);
     let order = n.next_multiple_of(2);
@@ -107,23 +164,22 @@ fn rotate(call: &Call<'_>, work: &Work<'_>, a: &Tensor) -> Result<Singular> {
     let numbers = [n as u32, order as u32, strides[0], strides[1], batches as u32];
     let groups = (batches * order * n).div_ceil(256);
     linalg::run(engine, &prepare, &[a, &largest, &columns, &vectors], 2, &numbers, groups)?;
+    change_basis(work, &part(&columns, 0, 0, [n, n])?, &part(&vectors, 0, 0, [n, n])?)?;
 
     let round = kernel(if n <= SHORT { "svd_round_short" } else { "svd_round" }, &[dtype, dtype, marks.view.dtype])?;
-    // Sums of n products differ from the exact ones by about the root of n rounding errors.
-    let orthogonal = 8.0 + (n as f32).sqrt();
     let (mut turn, mut sweep) = (0, 0);
     loop {
         sweep += 1;
         for _ in 0..n {
-            let numbers = [n as u32, order as u32, turn, batches as u32, sweep, orthogonal.to_bits()];
+            let numbers = [n as u32, order as u32, turn, batches as u32, sweep, orthogonal(n).to_bits()];
             linalg::run(engine, &round, &[&columns, &vectors, &marks], 0, &numbers, batches * pairs)?;
             turn = (turn + 1) % (order as u32 - 1);
         }
-        if !work.is_marked(&marks, sweep)? {
+        if !work.marked(&marks)?.contains(&sweep) {
             break;
         }
         if sweep == MAX_SWEEPS {
-            return Err(Error::NoConvergence { op: call.op.name().to_string(), sweeps: MAX_SWEEPS });
+            return Ok(None);
         }
     }
     let norm = kernel("svd_norm", &[dtype; 2])?;
@@ -131,14 +187,23 @@ fn rotate(call: &Call<'_>, work: &Work<'_>, a: &Tensor) -> Result<Singular> {
     let numbers = [n as u32, order as u32, batches as u32];
     linalg::run(engine, &norm, &[&columns, &norms], 1, &numbers, batches * order)?;
 
-    let finish = kernel("svd_finish", &[dtype; 7])?;
-    let rows = Singular {
-        left: work.uninitialized(&[batches, n, n])?,
-        values: work.uninitialized(&[batches, n])?,
-        right: work.uninitialized(&[batches, n, n])?,
-    };
-    let operands = [&columns, &vectors, &norms, &largest, &rows.left, &rows.values, &rows.right];
+    let mut found = Singular::uninitialized(work, batches, n)?;
+    let marks = work.marks(1)?;
+    let finish = kernel("svd_finish", &[dtype, dtype, dtype, dtype, dtype, dtype, dtype, marks.view.dtype])?;
+    let operands = [&columns, &vectors, &norms, &largest, &found.left, &found.values, &found.right, &marks];
     let numbers = [n as u32, order as u32, turn, batches as u32, zero_below(n).to_bits()];
     linalg::run(engine, &finish, &operands, 4, &numbers, batches * n)?;
-    Ok(rows)
+    found.vanished = work.marked(&marks)?.contains(&VANISHED);
+    Ok(Some(found))
+}
+
+/// Replaces columns, which are rows in memory, by their products with the eigenvectors of the matrix of their inner
+/// products, and `vectors` by those eigenvectors.
+fn change_basis(work: &Work<'_>, columns: &Tensor, vectors: &Tensor) -> Result<()> {
+    let inner = work.multiply(columns, &swapped(columns)?)?;
+    let (_, basis) = eigh::large(work, &inner)?;
+    let basis = swapped(&basis)?;
+    let changed = work.multiply(&basis, columns)?;
+    copies::copy(work.engine, &changed, columns, work.compile)?;
+    copies::copy(work.engine, &basis, vectors, work.compile)
 }

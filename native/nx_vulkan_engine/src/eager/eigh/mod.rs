@@ -65,7 +65,8 @@ fn small(work: &Work<'_>, a: &Tensor) -> Result<(Tensor, Tensor)> {
     Ok((values, vectors))
 }
 
-fn large(work: &Work<'_>, a: &Tensor) -> Result<(Tensor, Tensor)> {
+/// Values and vectors, as columns, of matrices of any order, in descending order of the values' sizes.
+pub fn large(work: &Work<'_>, a: &Tensor) -> Result<(Tensor, Tensor)> {
     let (engine, dtype) = (work.engine, work.dtype());
     let (batches, n) = (a.view.shape[0], a.view.shape[1]);
     let largest = work.largest(a)?;

@@ -4,7 +4,7 @@ use nx_vulkan_ir::program::step::{Ref, Step};
 use nx_vulkan_spirv::access::Element;
 use smallvec::{SmallVec, smallvec};
 
-use super::{Update, blocks, linalg, part, square, swapped, transposed, work_copy};
+use super::{Update, blocks, has_registers, linalg, part, square, swapped, transposed, work_copy};
 use crate::eager::call::Call;
 use crate::eager::constant::constant;
 use crate::kernels::linalg::LinalgSpec;
@@ -15,7 +15,12 @@ use crate::program::{Binary, Elementwise, Unary};
 use crate::tuning::DeviceModel;
 use crate::{CType, DType, Result, Tensor, Type, View};
 
-/// Workgroups of a matrix that take the rows below a diagonal block.
+/// Rows below a diagonal block that one workgroup of cholesky_panel takes; fixed in the kernel.
+fn panel_rows(compute: CType) -> u64 {
+    128 - LinalgSpec::block(compute)
+}
+
+/// Workgroups of a matrix that take the rows below a diagonal block in shared memory.
 pub(crate) fn tiles(model: &DeviceModel, rest: u64, batches: u64, compute: CType) -> u64 {
     rest.div_ceil(LinalgSpec::columns(compute)).min(model.fill.cholesky_groups / batches).max(1)
 }
@@ -24,8 +29,11 @@ pub fn cholesky(call: &Call<'_>) -> Result<Tensor> {
     let a = call.operand(0)?;
     let (n, batches) = square(call, a)?;
     let dtype = call.out.dtype.ctype().dtype();
-    let compute = linalg::wide(dtype);
-    let block = linalg::kernel(call.engine, "cholesky_block", compute, &[dtype, dtype], call.compile)?;
+    // A matrix of one block has the roundings of Nx.
+    let in_registers = n > LinalgSpec::block(dtype.ctype()) && has_registers(call.engine.caps());
+    let compute = if in_registers { dtype.ctype() } else { linalg::wide(dtype) };
+    let template = if in_registers { "cholesky_panel" } else { "cholesky_block" };
+    let block = linalg::kernel(call.engine, template, compute, &[dtype, dtype], call.compile)?;
     let update = if n > LinalgSpec::block(compute) {
         Some(Update::kernel(call.engine, dtype, dtype, dtype, call.compile)?)
     } else {
@@ -36,7 +44,11 @@ pub fn cholesky(call: &Call<'_>) -> Result<Tensor> {
     let factor = Tensor::uninitialized(call.engine, &work.view.ty())?;
     for (first, size) in blocks(n, compute) {
         let (rows, rest, next) = (n - first, n - first - size, first + size);
-        let tiles = tiles(call.engine.model(), rest, batches, compute);
+        let tiles = if in_registers {
+            rest.div_ceil(panel_rows(compute)).max(1)
+        } else {
+            tiles(call.engine.model(), rest, batches, compute)
+        };
         let numbers = [size, rows, n, batches, tiles].map(|x| x as u32);
         let [from, to] = [part(&work, first, first, [size, rows])?, part(&factor, first, first, [size, rows])?];
         linalg::run(call.engine, &block, &[&from, &to], 1, &numbers, tiles * batches)?;

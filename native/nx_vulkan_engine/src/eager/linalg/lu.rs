@@ -1,12 +1,12 @@
 //! LU factors with partial pivoting, and what follows from them: solutions and determinants.
 
-use nx_vulkan_device::device::{Caps, DeviceKind};
+use nx_vulkan_device::device::Caps;
 use nx_vulkan_ir::program::step::{Ref, Step};
 use nx_vulkan_spirv::access::Element;
 use smallvec::{SmallVec, smallvec};
 
 use super::triangular::{System, by_columns, finish};
-use super::{Update, blocks, linalg, matrices, near_rows, part, square, swapped, transposed, work_copy};
+use super::{Update, blocks, has_registers, linalg, matrices, near_rows, part, square, swapped, transposed, work_copy};
 use crate::eager::call::{Call, Results};
 use crate::eager::copies;
 use crate::kernels::Compile;
@@ -36,12 +36,9 @@ fn panel_template(caps: &Caps, compute: CType, n: u64, rows: u64) -> &'static st
     /// Shared memory of the largest one.
     const LARGE_BYTES: u32 = 1 << 15;
     let is_large = caps.max_invocations >= 1024 && caps.max_shared_memory_bytes >= LARGE_BYTES;
-    // SwiftShader, with subgroups of 4, does not end the kernels that hold rows in registers
-    // (docs/design/driver-faults.md).
-    let ends_registers = caps.kind != DeviceKind::Cpu || caps.subgroup_size > 4;
     match rows {
         _ if n <= 64 => "lu_panel_32",
-        _ if !ends_registers => "lu_panel_256",
+        _ if !has_registers(caps) => "lu_panel_256",
         ..=256 => "lu_registers_256",
         ..=512 if is_large && compute != CType::F32 => "lu_registers_512",
         ..=1024 if is_large && compute == CType::F32 => "lu_registers_1024",

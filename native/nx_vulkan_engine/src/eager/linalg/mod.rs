@@ -9,6 +9,7 @@ mod triangular;
 
 use std::sync::Arc;
 
+use nx_vulkan_device::device::{Caps, DeviceKind};
 use smallvec::{SmallVec, smallvec};
 
 use super::call::{Call, Results};
@@ -125,6 +126,12 @@ impl Update<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether the device runs kernels that hold rows in registers. SwiftShader, with subgroups of 4, does not end them
+/// (docs/design/driver-faults.md).
+fn has_registers(caps: &Caps) -> bool {
+    caps.subgroup_ops.arithmetic && (caps.kind != DeviceKind::Cpu || caps.subgroup_size > 4)
 }
 
 /// Blocks of columns: first column and columns.

@@ -8,7 +8,7 @@
 // roots and quotients one by one. Larger ones multiply by reciprocals. Operands: A, L, from the block's first diagonal
 // element on. Numbers: columns of the block, rows from there on, n, batches, workgroups per matrix.
 #include "params.glsl"
-#include "linalg.glsl"
+#include "linalg_cholesky.glsl"
 layout(local_size_x = 256) in;
 
 #define PER (BLOCK * BLOCK / 256u)
@@ -21,9 +21,6 @@ shared T block[BLOCK * BLOCK];
 shared T x[BLOCK * COLUMNS];
 shared T reciprocals[BLOCK];
 
-// Columns under a zero on the diagonal are divided by this number, as in Nx.
-T divisor(const in T diagonal) { return la_is_zero(diagonal) ? la_make(R(1e-10)) : diagonal; }
-
 T quotient(const in T a, const in T b) {
 #ifdef COMPLEX
     if (la_is_zero_real(b.y)) return T(slot_divide_real(a.x, b.x), slot_divide_real(a.y, b.x));
@@ -33,25 +30,15 @@ T quotient(const in T a, const in T b) {
 
 // The root of what is left of a diagonal element, and what to multiply by in place of dividing by it.
 void factor_diagonal(const in uint k, const in T rest, const in bool exact) {
-    R x = la_real(rest);
-#ifdef COMPLEX
-    bool positive = la_is_zero_real(rest.y) && la_is_tame(x) && x > R(0);
-#else
-    bool positive = la_is_tame(x) && x > R(0);
-#endif
     T root, reciprocal = la_zero();
-    if (positive && !exact) {
-        R y, inverse;
-        la_root_and_reciprocal(x, y, inverse);
-        root = la_make(y);
-        reciprocal = la_make(inverse);
-    } else {
+    if (exact) {
 #ifdef COMPLEX
-        root = positive ? la_make(slot_sqrt(x)) : slot_root(rest);
+        root = is_positive(rest) ? la_make(slot_sqrt(la_real(rest))) : slot_root(rest);
 #else
         root = slot_root(rest);
 #endif
-        if (!exact) reciprocal = slot_divide(la_one(), divisor(root));
+    } else {
+        root_and_reciprocal(rest, root, reciprocal);
     }
     block[k * BLOCK + k] = slot_round(root);
     reciprocals[k] = reciprocal;

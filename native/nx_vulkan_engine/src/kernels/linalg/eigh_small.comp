@@ -1,6 +1,6 @@
 //! name = "eigh_small{lanes}_{type}"
 //! matrix = { lanes = ["", "_short"], type = ["f32", "f64", "c64", "c128"] }
-//! choices.lanes = { "" = { LANES = "256u" }, _short = { LANES = "64u" } }
+//! choices.lanes = { "" = { LANES = "256u" }, _short = { LANES = "32u" } }
 #version 460
 #extension GL_GOOGLE_include_directive : require
 // Eigenvalues and eigenvectors of small Hermitian matrices by cyclic Jacobi rotations in shared memory, one workgroup
@@ -31,19 +31,28 @@ void slot_store2(const in uint at, const in T value) {}
 #define ORDER 28u
 #endif
 
-shared T a[ORDER * ORDER];
-shared T v[ORDER * ORDER];
+// Rows begin at different banks.
+shared T a[ORDER * (ORDER + 1u)];
+shared T v[ORDER * (ORDER + 1u)];
 shared Rotation rotations[ORDER / 2u];
+shared uvec2 pairs_of[ORDER / 2u];
 shared R largest_of[LANES];
 shared R sizes[ORDER];
 shared uint rotated;
 shared uint is_bad;
 
+// Row and column of an element, and of the one that is `step` further.
+uvec2 place(const in uint element, const in uint width) { return uvec2(element / width, element % width); }
+uvec2 next(const in uvec2 at, const in uvec2 step, const in uint width) {
+    uvec2 to = at + step;
+    return to.y < width ? to : uvec2(to.x + 1u, to.y - width);
+}
+
 void main() {
     uint n = nx_param(0u), id = gl_LocalInvocationID.x;
     uint batch = nx_group();
     if (batch >= nx_param(1u)) return;
-    uint pairs = (n + 1u) / 2u, order = 2u * pairs;
+    uint pairs = (n + 1u) / 2u, order = 2u * pairs, stride = order + 1u;
 
     if (id == 0u) is_bad = 0u;
     barrier();
@@ -54,8 +63,8 @@ void main() {
         if (i < n && j < n) value = i <= j ? slot_load0((batch * n + i) * n + j) : la_conj(slot_load0((batch * n + j) * n + i));
         if (i == j) value = la_make(la_real(value));
         if (la_is_nan(value - value)) atomicOr(is_bad, 1u);
-        a[e] = value;
-        v[e] = i == j ? la_one() : la_zero();
+        a[i * stride + j] = value;
+        v[i * stride + j] = i == j ? la_one() : la_zero();
         largest = la_largest(largest, value);
     }
     largest_of[id] = largest;
@@ -65,8 +74,13 @@ void main() {
     }
     barrier();
     R scale = la_power_scale(largest_of[0]), unscale = la_power_unscale(largest_of[0]);
-    for (uint e = id; e < order * order; e += LANES) a[e] = la_scale(a[e], scale);
+    for (uint e = id; e < order * order; e += LANES) {
+        uint at = e / order * stride + e % order;
+        a[at] = la_scale(a[at], scale);
+    }
 
+    uvec2 first_of_pairs = place(id, pairs), step_of_pairs = place(LANES, pairs);
+    uvec2 first_of_rows = place(id, order), step_of_rows = place(LANES, order);
     uint turn = 0u;
     bool converged = false;
     for (uint sweep = 0u; sweep < SWEEPS && !converged && is_bad == 0u; ++sweep) {
@@ -76,8 +90,8 @@ void main() {
             barrier();
             if (id < pairs) {
                 uvec2 pq = la_pair(id, turn, pairs);
-                T off = a[pq.x * order + pq.y];
-                R upper = la_real(a[pq.x * order + pq.x]), lower = la_real(a[pq.y * order + pq.y]);
+                T off = a[pq.x * stride + pq.y];
+                R upper = la_real(a[pq.x * stride + pq.x]), lower = la_real(a[pq.y * stride + pq.y]);
                 R size = slot_abs(off), bound = LA_ROUNDING * R(0.25);
                 Rotation rotation = la_no_rotation();
                 if (size > LA_NEGLIGIBLE && size * size > bound * bound * la_magnitude(upper) * la_magnitude(lower)) {
@@ -85,13 +99,14 @@ void main() {
                     if (rotation.t != R(0)) atomicOr(rotated, 1u);
                 }
                 rotations[id] = rotation;
+                pairs_of[id] = pq;
             }
             barrier();
-            for (uint e = id; e < pairs * pairs; e += LANES) {
-                uint i = e / pairs, j = e % pairs;
+            for (uvec2 at = first_of_pairs; at.x < pairs; at = next(at, step_of_pairs, pairs)) {
+                uint i = at.x, j = at.y;
                 Rotation rows = rotations[i], columns = rotations[j];
-                uvec2 r = la_pair(i, turn, pairs), c = la_pair(j, turn, pairs);
-                uint tl_at = r.x * order + c.x, tr_at = r.x * order + c.y, bl_at = r.y * order + c.x, br_at = r.y * order + c.y;
+                uvec2 r = pairs_of[i], c = pairs_of[j];
+                uint tl_at = r.x * stride + c.x, tr_at = r.x * stride + c.y, bl_at = r.y * stride + c.x, br_at = r.y * stride + c.y;
                 T tl = a[tl_at], tr = a[tr_at], bl = a[bl_at], br = a[br_at];
                 if (i == j) {
                     if (rows.t != R(0)) {
@@ -110,13 +125,13 @@ void main() {
                 a[bl_at] = la_rotate_upper(bottom_left, bottom_right, columns.c, s);
                 a[br_at] = la_rotate_lower(bottom_left, bottom_right, columns.c, s);
             }
-            for (uint e = id; e < pairs * order; e += LANES) {
-                uint i = e / order, column = e % order;
+            for (uvec2 at = first_of_rows; at.x < pairs; at = next(at, step_of_rows, order)) {
+                uint i = at.x, column = at.y;
                 Rotation rows = rotations[i];
-                uvec2 r = la_pair(i, turn, pairs);
-                T upper = v[r.x * order + column], lower = v[r.y * order + column];
-                v[r.x * order + column] = la_rotate_upper(upper, lower, rows.c, rows.s);
-                v[r.y * order + column] = la_rotate_lower(upper, lower, rows.c, rows.s);
+                uvec2 r = pairs_of[i];
+                T upper = v[r.x * stride + column], lower = v[r.y * stride + column];
+                v[r.x * stride + column] = la_rotate_upper(upper, lower, rows.c, rows.s);
+                v[r.y * stride + column] = la_rotate_lower(upper, lower, rows.c, rows.s);
             }
             turn = (turn + 1u) % (order - 1u);
         }
@@ -128,7 +143,7 @@ void main() {
     // Elements in the order of their positions: upper ones, then lower ones; the one that fills an odd order is last.
     if (id < n) {
         uint element = la_element(id, turn, pairs);
-        sizes[id] = la_magnitude(la_real(a[element * order + element]));
+        sizes[id] = la_magnitude(la_real(a[element * stride + element]));
     }
     barrier();
     bool good = converged && is_bad == 0u;
@@ -142,11 +157,11 @@ void main() {
             rank += uint(sizes[k] > size || sizes[k] == size && k < position);
         }
         if (!good) rank = position;
-        T vector = la_conj(v[element * order + row]);
+        T vector = la_conj(v[element * stride + row]);
         if (!good) vector = la_not_a_number();
         slot_store2((batch * n + row) * n + rank, vector);
         if (row == 0u) {
-            T value = la_scale(a[element * order + element], unscale);
+            T value = la_scale(a[element * stride + element], unscale);
             if (n <= NX_DIGITS && size <= NX_ZERO * greatest) value = la_zero();
             if (!good) value = la_not_a_number();
             slot_store1(batch * n + rank, value);

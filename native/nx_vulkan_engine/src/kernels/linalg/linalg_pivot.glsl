@@ -22,6 +22,30 @@ uint position_of(const in uvec4 a) { return a.x == NONE ? a.z : ~a.z; }
 
 bool better(const in uvec4 a, const in uvec4 b) { return a.x != b.x ? a.x > b.x : a.y != b.y ? a.y > b.y : a.z > b.z; }
 
+#ifdef SUBGROUPS
+// Of subgroups with as few as 4 invocations.
+shared uvec4 candidates[LOCAL / 4];
+
+// The best of a subgroup's candidates, for each of its invocations. Positions differ.
+uvec4 best_of_subgroup(const in uvec4 own) {
+    uint x = subgroupMax(own.x);
+    uint y = subgroupMax(own.x == x ? own.y : 0u);
+    uint z = subgroupMax(own.x == x && own.y == y ? own.z : 0u);
+    return uvec4(x, y, z, subgroupMax(own.xyz == uvec3(x, y, z) ? own.w : 0u));
+}
+
+// The best of all invocations' candidates, for each of them. Has a barrier, and wants one before the next call.
+uvec4 best_of_all(const in uvec4 own) {
+    uvec4 best = best_of_subgroup(own);
+    if (subgroupElect()) candidates[gl_SubgroupID] = best;
+    barrier();
+    best = uvec4(0u);
+    for (uint k = gl_SubgroupInvocationID; k < gl_NumSubgroups; k += gl_SubgroupSize) {
+        if (better(candidates[k], best)) best = candidates[k];
+    }
+    return best_of_subgroup(best);
+}
+#else
 shared uvec4 candidates[LOCAL];
 
 // Eight candidates become one, and `before` of them `after`: three levels of a tree between barriers.
@@ -55,5 +79,6 @@ uvec4 best_of_all(const in uint id, const in uvec4 own) {
     barrier();
     return candidates[0];
 }
+#endif
 
 #endif

@@ -6,12 +6,15 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
+#extension GL_KHR_shader_subgroup_arithmetic : require
+#extension GL_KHR_shader_subgroup_basic : require
 // LU with partial pivoting of one panel of up to BLOCK columns and LOCAL rows, one workgroup per matrix: as lu_panel,
 // with the same operands and results, but each invocation holds its row of the panel in registers. These have no index:
 // element 0 is that of the current column, and with each column the row turns by one element, so that after BLOCK of
 // them it is as it was. Numbers: columns of the panel, first column, n, batches.
 #include "params.glsl"
 #include "linalg.glsl"
+#define SUBGROUPS
 #include "linalg_pivot.glsl"
 layout(local_size_x = LOCAL) in;
 
@@ -48,7 +51,7 @@ void main() {
             uint place = first + k;
             uvec4 best = uvec4(0u);
             if (exists && step == NONE) best = candidate(slot_abs(own[0]), position, row);
-            best = best_of_all(id, best);
+            best = best_of_all(best);
             if (row == best.w) {
                 [[unroll]] for (uint i = 0u; i < BLOCK; ++i) pivot[i] = own[i];
                 slot_store2(rows + place, row);
@@ -65,8 +68,13 @@ void main() {
                 factor = la_quotient(factor, diagonal, slot_divide(la_one(), diagonal), n <= BLOCK);
             }
         }
-        [[unroll]] for (uint i = 1u; i < BLOCK; ++i) {
-            own[i - 1u] = changes && k + i < size ? la_subtract_product(own[i], factor, pivot[i]) : own[i];
+        // By eights: past the panel's last column are those that went before.
+        [[unroll]] for (uint eight = 0u; eight < BLOCK; eight += 8u) {
+            bool has = k + eight < size;
+            [[unroll]] for (uint i = max(eight, 1u); i < eight + 8u; ++i) {
+                if (has) own[i] = changes && k + i < size ? la_subtract_product(own[i], factor, pivot[i]) : own[i];
+                own[i - 1u] = own[i];
+            }
         }
         own[BLOCK - 1u] = factor;
     }
