@@ -56,35 +56,38 @@ def torch_peer():
         report("torch", f"dot_f32_{n}", median_ms(lambda: x @ y, wait), 2 * n**3 * 1e-12, "TFLOP/s")
 
 
+def jitted(run, *operands):
+    """The milliseconds of a function that JAX compiles."""
+    import jax
+
+    compiled = jax.jit(run)
+    pending = []
+
+    def call():
+        pending[:] = [compiled(*operands)]
+
+    return median_ms(call, lambda: jax.block_until_ready(pending[0]))
+
+
 def jax_peer():
     import jax
     import jax.numpy as jnp
 
     vector, chain, matrix, dots = sizes()
-    pending = []
-
-    def timed(f, *args):
-        compiled = jax.jit(f)
-
-        def run():
-            pending[:] = [compiled(*args)]
-
-        return median_ms(run, lambda: jax.block_until_ready(pending[0]))
-
     key = jax.random.PRNGKey(0)
     x = jax.random.uniform(key, (chain,))
-    report("jax", "fused_chain_f32", timed(lambda x: jnp.tanh(jnp.exp(x * 0.5 + 1) * x - 0.1), x), chain * 8e-9, "GB/s")
+    report("jax", "fused_chain_f32", jitted(lambda x: jnp.tanh(jnp.exp(x * 0.5 + 1) * x - 0.1), x), chain * 8e-9, "GB/s")
     a = jax.random.uniform(key, (vector,))
-    report("jax", "add_f32", timed(lambda a, b: a + b, a, a + 1), vector * 12e-9, "GB/s")
+    report("jax", "add_f32", jitted(lambda a, b: a + b, a, a + 1), vector * 12e-9, "GB/s")
     del a
     m = jax.random.uniform(key, (matrix, matrix))
     for what, axes in (("sum_all", (0, 1)), ("sum_axis_0", 0), ("sum_axis_1", 1)):
-        report("jax", what, timed(lambda m: m.sum(axes), m), matrix * matrix * 4e-9, "GB/s")
-    report("jax", f"transpose_{matrix}", timed(lambda m: m.T + 0, m), matrix * matrix * 8e-9, "GB/s")
+        report("jax", what, jitted(lambda m: m.sum(axes), m), matrix * matrix * 4e-9, "GB/s")
+    report("jax", f"transpose_{matrix}", jitted(lambda m: m.T + 0, m), matrix * matrix * 8e-9, "GB/s")
     del m
     for n in dots:
         x = jax.random.uniform(key, (n, n))
-        report("jax", f"dot_f32_{n}", timed(lambda x: jnp.matmul(x, x, precision="highest"), x), 2 * n**3 * 1e-12, "TFLOP/s")
+        report("jax", f"dot_f32_{n}", jitted(lambda x: jnp.matmul(x, x, precision="highest"), x), 2 * n**3 * 1e-12, "TFLOP/s")
 
     n = 1 << 16 if SMALL else 1 << 24
     side = 1 << (n.bit_length() - 1) // 2
@@ -105,18 +108,28 @@ def jax_peer():
         ("indexed_add_rows_128", lambda t, i, u: t.at[i].add(u), table, picks, updates),
         ("indexed_add", lambda t, i, u: t.at[i].add(u), flat, places, a),
     ):
-        report("jax", f"{what}_f32_{n}", timed(run, *operands), n * 1e-9, "Gelement/s")
+        report("jax", f"{what}_f32_{n}", jitted(run, *operands), n * 1e-9, "Gelement/s")
     side = 256 if SMALL else 4096
     x = jax.random.normal(key, (side, side)).astype("complex64")
-    report("jax", "fft_rows_c64", timed(jnp.fft.fft, x), side * side * 1e-9, "G/s")
-    report("jax", "fft2_c64", timed(jnp.fft.fft2, x), side * side * 1e-9, "G/s")
+    report("jax", "fft_rows_c64", jitted(jnp.fft.fft, x), side * side * 1e-9, "G/s")
+    report("jax", "fft2_c64", jitted(jnp.fft.fft2, x), side * side * 1e-9, "G/s")
     images, channels = (2, 16) if SMALL else (64, 64)
     x, w = jax.random.normal(key, (images, channels, 56, 56)), jax.random.normal(key, (channels, channels, 3, 3))
     conv = lambda x, w: jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", precision="highest")
-    report("jax", "conv_3x3_f32", timed(conv, x, w), images * 56 * 56 * channels * channels * 9 * 2e-12, "TFLOP/s")
+    report("jax", "conv_3x3_f32", jitted(conv, x, w), images * 56 * 56 * channels * channels * 9 * 2e-12, "TFLOP/s")
+
+
+SYSTEMS = ((1, 128), (64, 32), (1, 512), (1, 1024), (1024, 16), (1, 2048), (1, 4096))
+FACTORS = ((1, 64), (64, 16), (1, 256), (1, 1024), (1024, 16), (1, 2048), (1, 4096))
+
+
+def jax_matrices():
+    import jax
+    import jax.numpy as jnp
 
     jax.config.update("jax_enable_x64", True)
-    for batches, n in ((1, 128), (64, 32)) if SMALL else ((1, 128), (64, 32), (1, 1024), (1024, 16), (1, 2048)):
+    key = jax.random.PRNGKey(0)
+    for batches, n in SYSTEMS[: 2 if SMALL else None]:
         for name in ("f32", "f64"):
             a = jax.random.uniform(key, (batches, n, n), dtype="float32" if name == "f32" else "float64")
             a = a + a.transpose(0, 2, 1) + n * jnp.eye(n, dtype=a.dtype)
@@ -128,8 +141,8 @@ def jax_peer():
                 ("triangular_solve", 1, lambda a: jax.scipy.linalg.solve_triangular(a, a, lower=True)),
                 ("determinant", 2 / 3, jnp.linalg.det),
             ):
-                report("jax", f"{what}_{name}_{batches}x{n}", timed(run, a), work * share, "GFLOP/s")
-    for batches, n in ((1, 64), (64, 16)) if SMALL else ((1, 64), (64, 16), (1, 1024), (1024, 16), (1, 2048)):
+                report("jax", f"{what}_{name}_{batches}x{n}", jitted(run, a), work * share, "GFLOP/s")
+    for batches, n in FACTORS[: 2 if SMALL else None]:
         for name in ("f32", "f64"):
             a = jax.random.uniform(key, (batches, n, n), minval=-1, dtype="float32" if name == "f32" else "float64")
             work = batches * n**3 * 1e-9
@@ -138,12 +151,46 @@ def jax_peer():
                 ("eigh", 9, lambda a: jnp.linalg.eigh(a, symmetrize_input=False)),
                 ("svd", 22, lambda a: jnp.linalg.svd(a, full_matrices=False)),
             ):
-                report("jax", f"{what}_{name}_{batches}x{n}", timed(run, a), work * share, "GFLOP/s")
+                report("jax", f"{what}_{name}_{batches}x{n}", jitted(run, a), work * share, "GFLOP/s")
+
+
+def torch_matrices():
+    import torch
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.backends.cuda.matmul.allow_tf32 = False
+    wait = torch.cuda.synchronize if device == "cuda" else (lambda: None)
+    la = torch.linalg
+    for batches, n in SYSTEMS[: 2 if SMALL else None]:
+        for name, dtype in (("f32", torch.float32), ("f64", torch.float64)):
+            a = torch.rand(batches, n, n, device=device, dtype=dtype)
+            a = a + a.mT + n * torch.eye(n, device=device, dtype=dtype)
+            work = batches * n**3 * 1e-9
+            for what, share, run in (
+                ("cholesky", 1 / 3, la.cholesky),
+                ("lu", 2 / 3, la.lu),
+                ("solve", 8 / 3, lambda a: la.solve(a, a)),
+                ("triangular_solve", 1, lambda a: la.solve_triangular(a, a, upper=False)),
+                ("determinant", 2 / 3, la.det),
+            ):
+                report("torch", f"{what}_{name}_{batches}x{n}", median_ms(lambda: run(a), wait), work * share, "GFLOP/s")
+    for batches, n in FACTORS[: 2 if SMALL else None]:
+        for name, dtype in (("f32", torch.float32), ("f64", torch.float64)):
+            a = 2 * torch.rand(batches, n, n, device=device, dtype=dtype) - 1
+            work = batches * n**3 * 1e-9
+            for what, share, run in (
+                ("qr", 8 / 3, la.qr),
+                ("eigh", 9, la.eigh),
+                ("svd", 22, lambda a: la.svd(a, full_matrices=False)),
+            ):
+                report("torch", f"{what}_{name}_{batches}x{n}", median_ms(lambda: run(a), wait), work * share, "GFLOP/s")
 
 
 if __name__ == "__main__":
-    for name, peer in (("torch", torch_peer), ("jax", jax_peer)):
-        if len(sys.argv) > 1 and sys.argv[1] in ("torch", "jax") and sys.argv[1] != name:
+    # Arguments: torch or jax alone, matrices alone, small.
+    parts = (("torch", torch_peer), ("jax", jax_peer), ("torch", torch_matrices), ("jax", jax_matrices))
+    for name, peer in parts[2:] if "matrices" in sys.argv else parts:
+        if any(other in sys.argv for other in ("torch", "jax")) and name not in sys.argv:
             continue
         try:
             peer()

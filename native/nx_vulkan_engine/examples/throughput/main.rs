@@ -243,8 +243,8 @@ impl Bench {
         Ok(())
     }
 
-    /// Direct solvers on `batches` matrices of n x n with a strong diagonal.
-    fn solvers(&self, dtype: DType, batches: u64, n: u64) -> Outcome<()> {
+    /// Direct solvers on `batches` matrices of n x n with a strong diagonal: the rows whose names contain `rows`.
+    fn solvers(&self, dtype: DType, batches: u64, n: u64, rows: &str) -> Outcome<()> {
         let shape = [batches, n, n];
         let ty = Type::new(dtype, &shape);
         let op = |op: &Op, operands: &[Tensor]| eager::run(&self.engine, op, operands, &ty, Compile::Allowed);
@@ -272,15 +272,19 @@ impl Bench {
             ("triangular_solve", solve, vec![a.clone(), a.clone()], vec![ty.clone()], 1.0),
             ("determinant", Linalg::Determinant, vec![a.clone()], vec![Type::new(dtype, &[batches])], 2.0 / 3.0),
         ] {
-            let op = Op::from(op);
+            let (op, row) = (Op::from(op), format!("{name}_{dtype}_{batches}x{n}"));
+            if !row.contains(rows) {
+                continue;
+            }
             let ms = self.time(|| eager::run_all(&self.engine, &op, &operands, &outs, Compile::Allowed).map(|_| ()))?;
-            self.report(&format!("{name}_{dtype}_{batches}x{n}"), ms, work * share, "GFLOP/s");
+            self.report(&row, ms, work * share, "GFLOP/s");
         }
         Ok(())
     }
 
-    /// QR, eigenvalues and singular values of `batches` matrices of n x n between -1 and 1.
-    fn factorizations(&self, dtype: DType, batches: u64, n: u64) -> Outcome<()> {
+    /// QR, eigenvalues and singular values of `batches` matrices of n x n between -1 and 1: the rows whose names contain
+    /// `rows`.
+    fn factorizations(&self, dtype: DType, batches: u64, n: u64, rows: &str) -> Outcome<()> {
         let ty = Type::new(dtype, &[batches, n, n]);
         let mut state = 0x9e37_79b9_7f4a_7c15u64;
         let bytes: Vec<u8> = (0..ty.elements())
@@ -298,9 +302,12 @@ impl Bench {
             ("eigh", Op::from(Eigh), vec![values.clone(), ty.clone()], 9.0),
             ("svd", Op::from(Svd { full: false }), vec![ty.clone(), values.clone(), ty.clone()], 22.0),
         ] {
-            let operands = std::slice::from_ref(&a);
+            let (operands, row) = (std::slice::from_ref(&a), format!("{name}_{dtype}_{batches}x{n}"));
+            if !row.contains(rows) {
+                continue;
+            }
             let ms = self.time(|| eager::run_all(&self.engine, &op, operands, &outs, Compile::Allowed).map(|_| ()))?;
-            self.report(&format!("{name}_{dtype}_{batches}x{n}"), ms, work * share, "GFLOP/s");
+            self.report(&row, ms, work * share, "GFLOP/s");
         }
         Ok(())
     }
@@ -434,18 +441,20 @@ fn main() -> Outcome<()> {
     if wanted("transforms") {
         bench.transforms(small)?;
     }
+    // Rows of matrices are chosen by parts of their names.
+    let rows = arguments.iter().find_map(|a| a.strip_prefix("rows=")).unwrap_or("");
     if wanted("solvers") {
-        let sizes = [(1, 128), (64, 32), (1, 1024), (1024, 16), (1, 2048)];
-        for &(batches, n) in &sizes[..if small { 2 } else { 5 }] {
-            bench.solvers(DType::F32, batches, n)?;
-            bench.solvers(DType::F64, batches, n)?;
+        let sizes = [(1, 128), (64, 32), (1, 512), (1, 1024), (1024, 16), (1, 2048), (1, 4096)];
+        for &(batches, n) in &sizes[..if small { 2 } else { sizes.len() }] {
+            bench.solvers(DType::F32, batches, n, rows)?;
+            bench.solvers(DType::F64, batches, n, rows)?;
         }
     }
     if wanted("factorizations") {
-        let sizes = [(1, 64), (64, 16), (1, 1024), (1024, 16), (1, 2048)];
-        for &(batches, n) in &sizes[..if small { 2 } else { 5 }] {
-            bench.factorizations(DType::F32, batches, n)?;
-            bench.factorizations(DType::F64, batches, n)?;
+        let sizes = [(1, 64), (64, 16), (1, 256), (1, 1024), (1024, 16), (1, 2048), (1, 4096)];
+        for &(batches, n) in &sizes[..if small { 2 } else { sizes.len() }] {
+            bench.factorizations(DType::F32, batches, n, rows)?;
+            bench.factorizations(DType::F64, batches, n, rows)?;
         }
     }
     Ok(())

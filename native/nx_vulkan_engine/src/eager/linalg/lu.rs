@@ -30,21 +30,27 @@ struct Factors {
     exchanges: Tensor,
 }
 
-/// The panel kernel for so many rows that are left of n: of one in the registers of each invocation where these hold
-/// it, else of about one for each invocation.
-fn panel_template(caps: &Caps, compute: CType, n: u64, rows: u64) -> &'static str {
+/// The panel kernel for so many rows that are left of n, and what it is specialized with: the invocations of a workgroup
+/// and the rows that each of them holds in registers, where these hold them; else one with about a row for each
+/// invocation.
+fn panel_template(caps: &Caps, compute: CType, n: u64, rows: u64) -> (&'static str, SmallVec<[u32; 2]>) {
     /// Shared memory of the largest one.
     const LARGE_BYTES: u32 = 1 << 15;
+    /// The most rows of an invocation.
+    const MOST_ROWS: u64 = 8;
+    const SMALL: u64 = 256;
     let is_large = caps.max_invocations >= 1024 && caps.max_shared_memory_bytes >= LARGE_BYTES;
-    match rows {
-        _ if n <= 64 => "lu_panel_32",
-        _ if !has_registers(caps) => "lu_panel_256",
-        ..=256 => "lu_registers_256",
-        ..=512 if is_large && compute != CType::F32 => "lu_registers_512",
-        ..=1024 if is_large && compute == CType::F32 => "lu_registers_1024",
-        _ if is_large => "lu_panel_1024",
-        _ => "lu_panel_256",
+    let whole = |template| (template, SmallVec::new());
+    if n <= 64 {
+        return whole("lu_panel_32");
     }
+    let large = if compute == CType::F32 { 1024 } else { 512 };
+    let invocations = if rows > SMALL && is_large { large } else { SMALL };
+    let each = rows.div_ceil(invocations).next_power_of_two();
+    if has_registers(caps) && each <= MOST_ROWS {
+        return ("lu_registers", smallvec![invocations as u32, each as u32]);
+    }
+    whole(if is_large && has_registers(caps) { "lu_panel_1024" } else { "lu_panel_256" })
 }
 
 fn factor(call: &Call<'_>, a: &Tensor, dtype: DType) -> Result<Factors> {
@@ -52,8 +58,9 @@ fn factor(call: &Call<'_>, a: &Tensor, dtype: DType) -> Result<Factors> {
     let (engine, compute) = (call.engine, dtype.ctype());
     let int = DType::U32;
     let panel = |rows: u64| {
-        let template = panel_template(engine.caps(), compute, n, rows);
-        linalg::kernel(engine, template, compute, &[dtype, dtype, int, int, int, int], call.compile)
+        let (template, constants) = panel_template(engine.caps(), compute, n, rows);
+        let operands = [dtype, dtype, int, int, int, int];
+        linalg::specialized(engine, template, &constants, compute, &operands, call.compile)
     };
     let panels = blocks(n, compute).map(|(first, _)| panel(n - first)).collect::<Result<Vec<_>>>()?;
     let move_rows = linalg::kernel(engine, "lu_rows", compute, &[dtype, int, int, dtype, int], call.compile)?;

@@ -22,6 +22,8 @@ pub struct LinalgSpec {
     pub compute: CType,
     /// How operand k lies in memory: floats are cast to and from T, integers are `uint`.
     pub operands: SmallVec<[DType; 4]>,
+    /// What the template is specialized with: constants 1 and following.
+    pub constants: SmallVec<[u32; 2]>,
 }
 
 impl LinalgSpec {

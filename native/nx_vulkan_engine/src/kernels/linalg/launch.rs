@@ -16,8 +16,20 @@ pub fn kernel(
     operands: &[DType],
     compile: Compile,
 ) -> Result<Arc<Kernel>> {
-    let spec = LinalgSpec { template, compute, operands: SmallVec::from_slice(operands) };
-    engine.kernel(&spec, compile)
+    specialized(engine, template, &[], compute, operands, compile)
+}
+
+/// The same of a template that is specialized with `constants`: those of the ids 1 and following.
+pub fn specialized(
+    engine: &Engine,
+    template: &'static str,
+    constants: &[u32],
+    compute: CType,
+    operands: &[DType],
+    compile: Compile,
+) -> Result<Arc<Kernel>> {
+    let (operands, constants) = (SmallVec::from_slice(operands), SmallVec::from_slice(constants));
+    engine.kernel(&LinalgSpec { template, compute, operands, constants }, compile)
 }
 
 /// The type in which blocks are computed whose results are `dtype`: numbers of 32 bits in f64, as `Nx.BinaryBackend`

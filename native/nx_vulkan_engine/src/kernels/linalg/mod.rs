@@ -14,7 +14,7 @@ use super::{Arguments, Place};
 use crate::Result;
 
 pub use generate::LinalgSpec;
-pub use launch::{kernel, run, strides, wide};
+pub use launch::{kernel, run, specialized, strides, wide};
 
 impl KernelSpec for LinalgSpec {
     fn name(&self) -> String {
@@ -26,7 +26,8 @@ impl KernelSpec for LinalgSpec {
     }
 
     fn constants(&self, modes: FloatModes) -> Constants {
-        SmallVec::from_slice(&[(0, u32::from(modes.fused))])
+        let own = (1..).zip(self.constants.iter().copied());
+        std::iter::once((0, u32::from(modes.fused))).chain(own).collect()
     }
 
     fn flops(&self, _: &Arguments<'_>, _: u64) -> Option<u64> {
