@@ -1,6 +1,8 @@
 //! Hermitian matrices to real tridiagonal ones by Householder reflections, in panels of columns: half of the work is
 //! products of a column with the matrix, which read it once per column, half updates of the rest by a whole panel.
 
+use nx_vulkan_device::device::Caps;
+
 use super::super::matrix::{Work, near_rows, part};
 use super::super::qr::{Panel, Reflections};
 use crate::kernels::linalg;
@@ -16,6 +18,16 @@ const ROWS: u64 = 64;
 const FINISH: u32 = 1;
 const START: u32 = 2;
 
+/// Invocations of the workgroup that makes the reflection of a column: so many that none has more than a few rows.
+fn column_invocations(caps: &Caps, n: u64) -> u32 {
+    const LEAST: u32 = 256;
+    const MOST: u32 = 1024;
+    /// Shared memory of the largest one.
+    const LARGE_BYTES: u32 = 1 << 14;
+    let is_large = caps.max_invocations >= MOST && caps.max_shared_memory_bytes >= LARGE_BYTES;
+    if is_large && n > u64::from(LEAST) { MOST } else { LEAST }
+}
+
 /// The diagonals and what is beside them, `[batches, 2, n]`, and the reflections that take the matrices to that. The
 /// matrices, whose largest elements lie between 1 and 2, are overwritten.
 pub fn reduce(work: &Work<'_>, a: &Tensor) -> Result<(Tensor, Reflections)> {
@@ -23,7 +35,10 @@ pub fn reduce(work: &Work<'_>, a: &Tensor) -> Result<(Tensor, Reflections)> {
     let (batches, n) = (a.view.shape[0], a.view.shape[1]);
     let real = work.real();
     let kernel = |template, operands: &[_]| linalg::kernel(engine, template, work.compute, operands, work.compile);
-    let column_kernel = kernel("eigh_column", &[dtype, dtype, dtype, dtype, dtype, real])?;
+    let of_column = &[dtype, dtype, dtype, dtype, dtype, real];
+    let invocations = column_invocations(engine.caps(), n);
+    let column_kernel =
+        linalg::specialized(engine, "eigh_column", &[invocations], work.compute, of_column, work.compile)?;
     let products_kernel = kernel("eigh_products", &[dtype; 4])?;
     let reflect_kernel = kernel("eigh_reflect", &[dtype; 4])?;
 

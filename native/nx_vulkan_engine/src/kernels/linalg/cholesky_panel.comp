@@ -44,15 +44,13 @@ void main() {
         if (is_left) value = id == k ? root : la_mul(value, reciprocal);
         // By eights: past the block's last column are those that went before.
         [[unroll]] for (uint eight = 0u; eight < BLOCK; eight += 8u) {
-            bool has = k + eight < size;
+            if (k + eight >= size) continue;
             [[unroll]] for (uint i = max(eight, 1u); i < eight + 8u; ++i) {
-                if (has) {
-                    T rest = la_subtract_product(own[i], value, la_conj(la_mul(column[at + i], reciprocal)));
-                    own[i] = k + i < size ? rest : own[i];
-                }
-                own[i - 1u] = own[i];
+                T rest = la_subtract_product(own[i], value, la_conj(la_mul(column[at + i], reciprocal)));
+                own[i] = la_choose(k + i < size, rest, own[i]);
             }
         }
+        [[unroll]] for (uint i = 1u; i < BLOCK; ++i) own[i - 1u] = own[i];
         own[BLOCK - 1u] = value;
     }
     if (!exists || id < BLOCK && tile != 0u) return;

@@ -2,13 +2,15 @@
 //! matrix = { type = ["f32", "f64", "c64", "c128"] }
 #version 460
 #extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
 // Finishes w of the column before, and makes the reflection of a column. One workgroup per matrix. Parameters: order,
 // column, first column of the panel, matrices, flags, elements of `vectors`, parts of w^H v. Operands: the row of
 // matrices that is that column's conjugate, X, Y, the triangular factors T of the panel's reflections I - V T V^H,
 // `vectors`, diagonals and what is beside them. Source: the formulas of LAPACK's zlatrd, zlarfg and zlarft.
 #include "params.glsl"
 #include "linalg_tridiagonal.glsl"
-layout(local_size_x = 256) in;
+layout(local_size_x_id = 1) in;
+#define LOCAL gl_WorkGroupSize.x
 
 T slot_load0(const in uint at) { return T(float(at)); }
 T slot_load1(const in uint at) { return T(float(at)); }
@@ -23,70 +25,112 @@ void slot_store5(const in uint at, const in T value) {}
 #define FINISH 1u
 #define START 2u
 
-shared T part[256];
-shared R squares[256];
+// Rows of an invocation that are in registers at once: loads do not wait for one another. Chunks of as many rows of
+// each invocation follow one another where the column is longer.
+#define HELD 4u
+#define EACH [[unroll]] for (uint k = 0u; k < HELD; ++k)
+#define CHUNK (HELD * LOCAL)
+
+// Sums that are added up by as many invocations.
+#define SUMS 32u
+shared T part[SUMS];
+shared R squares[LOCAL];
+shared R sums[SUMS];
 shared T pivot;
 shared T coupling;
+
+// What all invocations add up to.
+R total(const in uint id, const in R own) {
+    squares[id] = own;
+    barrier();
+    if (id < SUMS) {
+        R sum = R(0);
+        for (uint k = id; k < LOCAL; k += SUMS) sum += squares[k];
+        sums[id] = sum;
+    }
+    barrier();
+    R sum = R(0);
+    [[unroll]] for (uint k = 0u; k < SUMS; ++k) sum += sums[k];
+    return sum;
+}
 
 void main() {
     uint n = nx_param(0u), i = nx_param(1u), first = nx_param(2u), flags = nx_param(4u), id = gl_LocalInvocationID.x;
     uint batch = nx_group();
     if (batch >= nx_param(3u)) return;
     uint a0 = batch * n * n, x0 = batch * 2u * NB * n, t0 = batch * NB * NB, vectors = batch * nx_param(5u);
-    uint column = vectors + td_column(n);
+    uint column = vectors + td_column(n), l = i - first;
+    bool finishes = (flags & FINISH) != 0u, starts = (flags & START) != 0u;
+    // Of the column before.
+    uint v0 = x0 + (l - 1u) * n, w0 = x0 + (NB + l - 1u) * n;
 
-    T alpha = la_zero();
-    if ((flags & FINISH) != 0u) {
-        uint l = i - 1u - first, w0 = x0 + (NB + l) * n;
+    T v[HELD], w[HELD], value[HELD];
+    EACH {
+        uint r = i + id + k * LOCAL;
+        v[k] = la_zero();
+        w[k] = la_zero();
+        value[k] = la_zero();
+        if (finishes && r < n) v[k] = slot_load1(v0 + r);
+        if (finishes && r < n) w[k] = slot_load1(w0 + r);
+        if (starts && finishes && r < n) value[k] = slot_load4(column + r);
+        if (starts && !finishes && r < n) value[k] = la_conj(slot_load0(a0 + r));
+    }
+    if (finishes) {
         T tau = slot_load4(vectors + td_tau(n));
         T sum = la_zero();
-        for (uint k = id; k < nx_param(6u); k += 256u) sum += slot_load4(vectors + td_parts(n) + k);
-        part[id] = sum;
+        for (uint k = id; id < SUMS && k < nx_param(6u); k += SUMS) sum += slot_load4(vectors + td_parts(n) + k);
+        if (id < SUMS) part[id] = sum;
         // Read before its owner changes it.
-        if (id == 0u) pivot = slot_load1(w0 + i);
-        for (uint step = 128u; step > 0u; step >>= 1u) {
-            barrier();
-            if (id < step) part[id] += part[id + step];
+        if (id == 0u) pivot = w[0];
+        T of_t = id == l - 1u ? tau : la_zero();
+        if (id + 1u < l) {
+            for (uint k = id; k + 1u < l; ++k) {
+                of_t = la_mad(slot_load3(t0 + id * NB + k), slot_load4(vectors + td_products(n) + NB + k), of_t);
+            }
+            of_t = -la_mul(tau, of_t);
         }
         barrier();
-        alpha = la_scale(la_mul(tau, part[0]), R(-0.5));
-        if (id < NB) {
-            T value = id == l ? tau : la_zero();
-            if (id < l) {
-                for (uint k = id; k < l; ++k) {
-                    value = la_mad(slot_load3(t0 + id * NB + k), slot_load4(vectors + td_products(n) + NB + k), value);
+        sum = la_zero();
+        [[unroll]] for (uint k = 0u; k < SUMS; ++k) sum += part[k];
+        T alpha = la_scale(la_mul(tau, sum), R(-0.5)), beside = la_conj(pivot + alpha);
+        if (id < NB) slot_store3(t0 + id * NB + l - 1u, of_t);
+        for (uint base = i + id; base < n; base += CHUNK) {
+            EACH {
+                uint r = base + k * LOCAL;
+                if (r >= n) continue;
+                if (base >= i + CHUNK) {
+                    v[k] = slot_load1(v0 + r);
+                    w[k] = slot_load1(w0 + r);
                 }
-                value = -la_mul(tau, value);
+                T finished = la_mad(alpha, v[k], w[k]);
+                slot_store1(w0 + r, finished);
+                slot_store2(v0 + r, la_conj(finished));
+                if (!starts) continue;
+                T next = base < i + CHUNK ? value[k] : slot_load4(column + r);
+                next = next - la_mul(v[k], beside) - finished;
+                if (base < i + CHUNK) value[k] = next; else slot_store4(column + r, next);
             }
-            slot_store3(t0 + id * NB + l, value);
-        }
-        T beside = la_conj(pivot + alpha);
-        for (uint r = i + id; r < n; r += 256u) {
-            T v = slot_load1(x0 + l * n + r), w = la_mad(alpha, v, slot_load1(w0 + r));
-            slot_store1(w0 + r, w);
-            slot_store2(x0 + l * n + r, la_conj(w));
-            if ((flags & START) != 0u) slot_store4(column + r, slot_load4(column + r) - la_mul(v, beside) - w);
         }
     }
-    if ((flags & START) == 0u) return;
+    if (!starts) return;
 
-    uint l = i - first;
     R below = R(0);
-    for (uint r = i + id; r < n; r += 256u) {
-        T value = l == 0u ? la_conj(slot_load0(a0 + r)) : slot_load4(column + r);
-        if (l == 0u) slot_store4(column + r, value);
-        if (r == i) slot_store5(batch * 2u * n + i, la_make(la_real(value)));
-        if (r == i + 1u) coupling = value;
-        if (r > i + 1u) below += la_square(value);
+    for (uint base = i + id; base < n; base += CHUNK) {
+        EACH {
+            uint r = base + k * LOCAL;
+            if (r >= n) continue;
+            T x = value[k];
+            if (base >= i + CHUNK) {
+                x = finishes ? slot_load4(column + r) : la_conj(slot_load0(a0 + r));
+                if (!finishes) slot_store4(column + r, x);
+            }
+            if (r == i) slot_store5(batch * 2u * n + i, la_make(la_real(x)));
+            if (r == i + 1u) coupling = x;
+            if (r > i + 1u) below += la_square(x);
+        }
     }
     if (i + 1u >= n) return;
-    squares[id] = below;
-    for (uint step = 128u; step > 0u; step >>= 1u) {
-        barrier();
-        if (id < step) squares[id] += squares[id + step];
-    }
-    barrier();
-    below = squares[0];
+    below = total(id, below);
     T x = coupling;
     R re = la_real(x), beta = re;
     T tau = la_zero(), pole = la_one();
@@ -106,16 +150,20 @@ void main() {
         tau = slot_divide_real(beta - re, beta);
 #endif
     }
-    for (uint r = first + id; r <= i + 1u; r += 256u) {
+    for (uint r = first + id; r <= i + 1u; r += LOCAL) {
         T v = r == i + 1u ? la_one() : la_zero();
         slot_store1(x0 + l * n + r, v);
         slot_store2(x0 + (NB + l) * n + r, v);
     }
-    for (uint r = i + id; r < n; r += 256u) {
-        if (r <= i + 1u) continue;
-        T v = nothing ? la_zero() : slot_divide(slot_load4(column + r), pole);
-        slot_store1(x0 + l * n + r, v);
-        slot_store2(x0 + (NB + l) * n + r, la_conj(v));
+    for (uint base = i + id; base < n; base += CHUNK) {
+        EACH {
+            uint r = base + k * LOCAL;
+            if (r >= n || r <= i + 1u) continue;
+            T own = base < i + CHUNK ? value[k] : slot_load4(column + r);
+            own = nothing ? la_zero() : slot_divide(own, pole);
+            slot_store1(x0 + l * n + r, own);
+            slot_store2(x0 + (NB + l) * n + r, la_conj(own));
+        }
     }
     if (id == 0u) {
         slot_store4(vectors + td_tau(n), tau);

@@ -21,6 +21,13 @@
 #define COMPLEX 1
 #endif
 
+// Newton's steps from a root that is good to some 21 bits.
+#if defined(F32) || defined(C64)
+#define LA_ROOT_STEPS 1
+#else
+#define LA_ROOT_STEPS 2
+#endif
+
 // Whether fma rounds once on the device.
 layout(constant_id = 0) const uint FUSED = 0u;
 
@@ -104,11 +111,18 @@ T la_quotient(const in T a, const in T b, const in T y, const in bool exact) {
 // The root of a tame positive number and its reciprocal, within about a unit in the last place.
 void la_root_and_reciprocal(const in R x, out R root, out R reciprocal) {
     R y = R(1) / sqrt(x);
-    for (int i = 0; i < 2; ++i) y = fma(y * R(0.5), fma(-x * y, y, R(1)), y);
+    for (int i = 0; i < LA_ROOT_STEPS; ++i) y = fma(y * R(0.5), fma(-x * y, y, R(1)), y);
     root = x * y;
     root = fma(fma(-root, root, x), y * R(0.5), root);
     reciprocal = fma(fma(-root, y, R(1)), y, y);
 }
+
+// One of two values without a branch. (Compilers make branches of `?:`, each of which waits for its own loads.)
+#ifdef COMPLEX
+T la_choose(const in bool first, const in T a, const in T b) { return mix(b, a, bvec2(first)); }
+#else
+T la_choose(const in bool first, const in T a, const in T b) { return mix(b, a, first); }
+#endif
 
 T la_zero() { return T(R(0)); }
 T la_one() { return la_make(R(1)); }

@@ -47,23 +47,31 @@ struct Rotation {
 // wanted.
 Rotation la_rotation(const in R upper, const in T off, const in R lower, const in bool nx_steps) {
     Rotation rotation;
+    R s;
 #ifdef COMPLEX
     R size = slot_abs(off);
     T phase = la_conj(la_phase(off, size));
 #else
     R size = off;
 #endif
-    R tau = slot_divide_real(lower - upper, R(2) * size);
-    R root = slot_sqrt(R(1) + tau * tau);
-    R t = slot_divide_real(R(1), tau + (tau >= R(0) ? root : -root));
-    R length = slot_sqrt(R(1) + t * t);
-    rotation.t = t;
-    // 1 / length makes vectors grow where t is near the root of the rounding error, since numbers are sparser above 1.
-    rotation.c = R(1) - slot_divide_real(t * t, length * (R(1) + length));
-    R s = t * rotation.c;
     if (nx_steps) {
+        R tau = slot_divide_real(lower - upper, R(2) * size);
+        R root = slot_sqrt(R(1) + tau * tau);
+        rotation.t = slot_divide_real(R(1), tau + (tau >= R(0) ? root : -root));
+        R length = slot_sqrt(R(1) + rotation.t * rotation.t);
         rotation.c = slot_divide_real(R(1), length);
-        s = slot_divide_real(t, length);
+        s = slot_divide_real(rotation.t, length);
+    } else {
+        // Any angle near the right one will do, but its cosine and sine must be of one angle.
+        R tau = (lower - upper) / (R(2) * size);
+        R root = sqrt(R(1) + tau * tau);
+        R t = R(1) / (tau + (tau >= R(0) ? root : -root));
+        R length = sqrt(R(1) + t * t);
+        rotation.t = t;
+        // 1 / length makes vectors grow where t is near the root of the rounding error, since numbers are sparser above
+        // 1.
+        rotation.c = R(1) - t * t / (length * (R(1) + length));
+        s = t * rotation.c;
     }
 #ifdef COMPLEX
     rotation.s = la_scale(phase, s);

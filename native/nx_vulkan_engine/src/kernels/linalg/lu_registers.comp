@@ -74,7 +74,7 @@ void main() {
             EACH_ROW {
                 bool changes = row[m] < n && step[m] > k;
                 EACH_COLUMN {
-                    OWN(m, i) = changes ? la_subtract_product(OWN(m, i), factor[m], pivot[i]) : OWN(m, i);
+                    OWN(m, i) = la_choose(changes, la_subtract_product(OWN(m, i), factor[m], pivot[i]), OWN(m, i));
                 }
             }
         }
@@ -111,13 +111,13 @@ void main() {
                 if (changes && !la_is_zero(diagonal)) factor = la_quotient(factor, diagonal, reciprocal, n <= BLOCK);
                 // By eights: past the panel's last column are those that went before.
                 [[unroll]] for (uint eight = 0u; eight < WIDTH; eight += 8u) {
-                    bool has = changes && k + eight < columns;
+                    if (k + eight >= columns) continue;
                     [[unroll]] for (uint i = max(eight, 1u); i < min(eight + 8u, WIDTH); ++i) {
-                        T value = OWN(m, i);
-                        if (has) value = k + i < columns ? la_subtract_product(value, factor, pivot[i]) : value;
-                        OWN(m, i - 1u) = value;
+                        T rest = la_subtract_product(OWN(m, i), factor, pivot[i]);
+                        OWN(m, i) = la_choose(changes && k + i < columns, rest, OWN(m, i));
                     }
                 }
+                [[unroll]] for (uint i = 1u; i < WIDTH; ++i) OWN(m, i - 1u) = OWN(m, i);
                 OWN(m, WIDTH - 1u) = factor;
             }
         }

@@ -2,6 +2,7 @@
 //! matrix = { "type BLOCK COLUMNS" = ["f32 32u 32u", "f64 32u 16u", "c64 32u 16u", "c128 16u 16u"] }
 #version 460
 #extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
 // After lu_panel: moves rows to their positions in COLUMNS columns of the matrix per workgroup, and in columns to the
 // right of the panel solves for the block of U. One more workgroup per matrix moves the rows' original numbers.
 // Operands: the pivot rows' elements in the panel, the row that became the pivot per column, the row per position
@@ -22,6 +23,7 @@ void slot_store4(const in uint at, const in uint value) {}
 
 #define NONE 0xffffffffu
 #define PER (BLOCK * COLUMNS / 256u)
+#define OF_BLOCK (BLOCK * BLOCK / 256u)
 
 // Row k of the block of L; the diagonal and what is above it are U's.
 shared T block[BLOCK * BLOCK];
@@ -64,21 +66,29 @@ void main() {
 
     // In columns of the panel and to the left of it, only rows move.
     bool solves = left + min(c0 + COLUMNS, count) > first + size;
-    if (solves) {
-        for (uint e = id; e < size * BLOCK; e += 256u) block[e] = slot_load0(batch * BLOCK * BLOCK + e);
-    }
     uint base = batch * n * n + c0 * n;
     uint columns = min(COLUMNS, count - c0);
-    // What goes where the pivot rows came from.
-    T displaced[PER];
-    for (uint q = 0u; q < PER; ++q) {
+    // What goes to the top, and where the pivot rows came from: all is loaded before something of it is stored.
+    T above[PER], displaced[PER], own_block[OF_BLOCK];
+    [[unroll]] for (uint q = 0u; q < PER; ++q) {
         uint e = id + 256u * q;
         uint c = e / BLOCK, k = e % BLOCK;
+        bool has = k < size && c < columns;
+        above[q] = la_zero();
         displaced[q] = la_zero();
-        if (k >= size || c >= columns) continue;
-        top[k * COLUMNS + c] = slot_load3(base + c * n + pivots[k]);
-        if (sources[k] != NONE) displaced[q] = slot_load3(base + c * n + sources[k]);
+        if (has) above[q] = slot_load3(base + c * n + pivots[k]);
+        if (has && sources[k] != NONE) displaced[q] = slot_load3(base + c * n + sources[k]);
     }
+    [[unroll]] for (uint q = 0u; q < OF_BLOCK; ++q) {
+        uint e = id + 256u * q;
+        own_block[q] = la_zero();
+        if (solves && e < size * BLOCK) own_block[q] = slot_load0(batch * BLOCK * BLOCK + e);
+    }
+    [[unroll]] for (uint q = 0u; q < PER; ++q) {
+        uint e = id + 256u * q;
+        top[e % BLOCK * COLUMNS + e / BLOCK] = above[q];
+    }
+    [[unroll]] for (uint q = 0u; q < OF_BLOCK; ++q) block[id + 256u * q] = own_block[q];
     barrier();
     if (solves) {
         uint c = id % COLUMNS, g = id / COLUMNS;

@@ -7,7 +7,6 @@ pub mod qr;
 use nx_vulkan_spirv::generated::Generated;
 use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::modes::FloatModes;
-use smallvec::SmallVec;
 
 use super::family::{Constants, KernelSpec, operand_bytes};
 use super::{Arguments, Place};

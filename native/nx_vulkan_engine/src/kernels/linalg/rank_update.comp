@@ -12,6 +12,8 @@
 layout(local_size_x = 256) in;
 
 #define PER (TILE / 16u)
+// Elements of each factor that an invocation loads at once: all before it stores one of them.
+#define LOADS (TILE * DEPTH / 256u)
 
 T slot_load0(const in uint at) { return la_make(R(at)); }
 T slot_load1(const in uint at) { return la_make(R(at + 1u)); }
@@ -20,6 +22,11 @@ void slot_store2(const in uint at, const in T value) {}
 
 shared T a_tile[DEPTH][TILE + 1u];
 shared T b_tile[DEPTH][TILE + 1u];
+
+// Where element `e` of a tile lies: its row or column, and its place along the depth.
+uvec2 place(const in uint e, const in bool along_k) {
+    return along_k ? uvec2(e / DEPTH, e % DEPTH) : uvec2(e % TILE, e / TILE);
+}
 
 void main() {
     uint rows = nx_param(0u), columns = nx_param(1u), depth = nx_param(2u), batches = nx_param(3u);
@@ -46,19 +53,19 @@ void main() {
     }
     bool a_along_k = a_k < a_row, b_along_k = b_k < b_column;
     for (uint k0 = 0u; k0 < depth; k0 += DEPTH) {
-        for (uint e = id; e < TILE * DEPTH; e += 256u) {
-            uint k = a_along_k ? e % DEPTH : e / TILE;
-            uint r = a_along_k ? e / DEPTH : e % TILE;
-            T value = la_zero();
-            if (r0 + r < rows && k0 + k < depth) value = slot_load0(a_base + (r0 + r) * a_row + (k0 + k) * a_k);
-            a_tile[k][r] = (flags & 1u) != 0u ? la_conj(value) : value;
+        T of_a[LOADS], of_b[LOADS];
+        [[unroll]] for (uint q = 0u; q < LOADS; ++q) {
+            uvec2 own = place(id + 256u * q, a_along_k), other = place(id + 256u * q, b_along_k);
+            uint r = r0 + own.x, c = c0 + other.x;
+            of_a[q] = la_zero();
+            of_b[q] = la_zero();
+            if (r < rows && k0 + own.y < depth) of_a[q] = slot_load0(a_base + r * a_row + (k0 + own.y) * a_k);
+            if (c < columns && k0 + other.y < depth) of_b[q] = slot_load1(b_base + (k0 + other.y) * b_k + c * b_column);
         }
-        for (uint e = id; e < TILE * DEPTH; e += 256u) {
-            uint k = b_along_k ? e % DEPTH : e / TILE;
-            uint c = b_along_k ? e / DEPTH : e % TILE;
-            T value = la_zero();
-            if (c0 + c < columns && k0 + k < depth) value = slot_load1(b_base + (k0 + k) * b_k + (c0 + c) * b_column);
-            b_tile[k][c] = value;
+        [[unroll]] for (uint q = 0u; q < LOADS; ++q) {
+            uvec2 own = place(id + 256u * q, a_along_k), other = place(id + 256u * q, b_along_k);
+            a_tile[own.y][own.x] = (flags & 1u) != 0u ? la_conj(of_a[q]) : of_a[q];
+            b_tile[other.y][other.x] = of_b[q];
         }
         barrier();
         uint last = min(DEPTH, depth - k0);

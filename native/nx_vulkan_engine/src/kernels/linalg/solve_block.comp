@@ -2,6 +2,7 @@
 //! matrix = { "type BLOCK COLUMNS" = ["f32 32u 32u", "f64 32u 16u", "c64 32u 16u", "c128 16u 16u"] }
 #version 460
 #extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
 // One block of a triangular system A X = B, in place: COLUMNS columns of X per workgroup. Blocks above have been
 // subtracted from X already. Backward systems (A upper triangular) are solved from the last row up. Operands: A and X
 // (row-major), from the block's first row on and A from its first column on. Numbers: rows of the block, n, columns of
@@ -14,6 +15,9 @@ layout(local_size_x = 256) in;
 T slot_load0(const in uint at) { return la_make(R(at)); }
 T slot_load1(const in uint at) { return la_make(R(at + 1u)); }
 void slot_store1(const in uint at, const in T value) {}
+
+#define OF_BLOCK (BLOCK * BLOCK / 256u)
+#define PER (BLOCK * COLUMNS / 256u)
 
 shared T block[BLOCK * BLOCK];
 shared T x[BLOCK * COLUMNS];
@@ -34,26 +38,34 @@ void main() {
     barrier();
     // Row `i` in the order of solving is row `last - i` of a backward system.
     uint last = rows - 1u;
-    for (uint e = id; e < rows * rows; e += 256u) {
-        uint i = e / rows, k = e % rows;
-        if (k > i) continue;
-        uint row = backward ? last - i : i;
-        uint column = backward ? last - k : k;
-        T value = slot_load0(batch * a_batch + row * a_row + column * a_column);
-        if (conjugate) value = la_conj(value);
-        block[i * BLOCK + k] = value;
-        if (i == k && !unit && !divides) {
+    uint c = id % COLUMNS, g = id / COLUMNS;
+    uint column = job % tiles * COLUMNS + c;
+    uint base = batch * n * columns + column;
+    // All is loaded before something of it is stored.
+    T own_block[OF_BLOCK], own[PER];
+    [[unroll]] for (uint q = 0u; q < OF_BLOCK; ++q) {
+        uint e = id + 256u * q;
+        uint i = e / BLOCK, k = e % BLOCK;
+        uint at = backward ? (last - i) * a_row + (last - k) * a_column : i * a_row + k * a_column;
+        own_block[q] = la_zero();
+        if (i < rows && k <= i) own_block[q] = slot_load0(batch * a_batch + at);
+    }
+    [[unroll]] for (uint q = 0u; q < PER; ++q) {
+        uint i = g + q * (256u / COLUMNS);
+        own[q] = la_zero();
+        if (column < columns && i < rows) own[q] = slot_load1(base + (backward ? last - i : i) * columns);
+    }
+    [[unroll]] for (uint q = 0u; q < OF_BLOCK; ++q) {
+        uint e = id + 256u * q;
+        uint i = e / BLOCK, k = e % BLOCK;
+        T value = conjugate ? la_conj(own_block[q]) : own_block[q];
+        block[e] = value;
+        if (i == k && i < rows && !unit && !divides) {
             reciprocals[k] = slot_divide(la_one(), value);
             if (!la_is_tame_number(value)) has_extremes = 1u;
         }
     }
-    uint c = id % COLUMNS, g = id / COLUMNS;
-    uint column = job % tiles * COLUMNS + c;
-    uint base = batch * n * columns + column;
-    for (uint i = g; i < rows; i += 256u / COLUMNS) {
-        uint row = backward ? last - i : i;
-        x[i * COLUMNS + c] = column < columns ? slot_load1(base + row * columns) : la_zero();
-    }
+    [[unroll]] for (uint q = 0u; q < PER; ++q) x[(g + q * (256u / COLUMNS)) * COLUMNS + c] = own[q];
     barrier();
     divides = divides || has_extremes != 0u;
     if (!unit && g == 0u) x[c] = divides ? slot_divide(x[c], block[0]) : la_mul(x[c], reciprocals[0]);
