@@ -20,12 +20,14 @@ const START: u32 = 2;
 
 /// Invocations of the workgroup that makes the reflection of a column: so many that none has more than a few rows.
 fn column_invocations(caps: &Caps, n: u64) -> u32 {
+    /// Rows of an invocation in registers; fixed in the kernel.
+    const HELD: u64 = 4;
     const LEAST: u32 = 256;
     const MOST: u32 = 1024;
     /// Shared memory of the largest one.
     const LARGE_BYTES: u32 = 1 << 14;
     let is_large = caps.max_invocations >= MOST && caps.max_shared_memory_bytes >= LARGE_BYTES;
-    if is_large && n > u64::from(LEAST) { MOST } else { LEAST }
+    if is_large && n > u64::from(LEAST) * HELD { MOST } else { LEAST }
 }
 
 /// The diagonals and what is beside them, `[batches, 2, n]`, and the reflections that take the matrices to that. The

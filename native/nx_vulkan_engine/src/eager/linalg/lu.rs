@@ -30,27 +30,24 @@ struct Factors {
     exchanges: Tensor,
 }
 
-/// The panel kernel for so many rows that are left of n, and what it is specialized with: the invocations of a workgroup
-/// and the rows that each of them holds in registers, where these hold them; else one with about a row for each
-/// invocation.
-fn panel_template(caps: &Caps, compute: CType, n: u64, rows: u64) -> (&'static str, SmallVec<[u32; 2]>) {
-    /// Shared memory of the largest one.
+/// The panel kernel for so many rows that are left of n, and what it is specialized with: of a few rows in the registers
+/// of each of so many invocations where these hold them, else of about one for each invocation.
+fn panel_template(caps: &Caps, compute: CType, n: u64, rows: u64) -> (&'static str, Option<u32>) {
+    /// Rows that an invocation holds; fixed in the kernel.
+    const ROWS: u64 = 4;
+    const LEAST: u64 = 64;
+    /// Shared memory of the largest panel that is not in registers.
     const LARGE_BYTES: u32 = 1 << 15;
-    /// The most rows of an invocation.
-    const MOST_ROWS: u64 = 8;
-    const SMALL: u64 = 256;
-    let is_large = caps.max_invocations >= 1024 && caps.max_shared_memory_bytes >= LARGE_BYTES;
-    let whole = |template| (template, SmallVec::new());
     if n <= 64 {
-        return whole("lu_panel_32");
+        return ("lu_panel_32", None);
     }
-    let large = if compute == CType::F32 { 1024 } else { 512 };
-    let invocations = if rows > SMALL && is_large { large } else { SMALL };
-    let each = rows.div_ceil(invocations).next_power_of_two();
-    if has_registers(caps) && each <= MOST_ROWS {
-        return ("lu_registers", smallvec![invocations as u32, each as u32]);
+    let most = if compute == CType::F32 { 1024 } else { 512 };
+    let invocations = rows.div_ceil(ROWS).next_power_of_two().max(LEAST);
+    if has_registers(caps) && invocations <= most.min(caps.max_invocations.into()) {
+        return ("lu_registers", Some(invocations as u32));
     }
-    whole(if is_large && has_registers(caps) { "lu_panel_1024" } else { "lu_panel_256" })
+    let is_large = caps.max_invocations >= 1024 && caps.max_shared_memory_bytes >= LARGE_BYTES;
+    (if is_large && has_registers(caps) { "lu_panel_1024" } else { "lu_panel_256" }, None)
 }
 
 fn factor(call: &Call<'_>, a: &Tensor, dtype: DType) -> Result<Factors> {
@@ -58,9 +55,10 @@ fn factor(call: &Call<'_>, a: &Tensor, dtype: DType) -> Result<Factors> {
     let (engine, compute) = (call.engine, dtype.ctype());
     let int = DType::U32;
     let panel = |rows: u64| {
-        let (template, constants) = panel_template(engine.caps(), compute, n, rows);
+        let (template, invocations) = panel_template(engine.caps(), compute, n, rows);
+        let constants = invocations.as_slice();
         let operands = [dtype, dtype, int, int, int, int];
-        linalg::specialized(engine, template, &constants, compute, &operands, call.compile)
+        linalg::specialized(engine, template, constants, compute, &operands, call.compile)
     };
     let panels = blocks(n, compute).map(|(first, _)| panel(n - first)).collect::<Result<Vec<_>>>()?;
     let move_rows = linalg::kernel(engine, "lu_rows", compute, &[dtype, int, int, dtype, int], call.compile)?;

@@ -131,7 +131,8 @@ impl Update<'_> {
 /// Whether the device runs kernels that hold rows in registers. SwiftShader, with subgroups of 4, does not end them
 /// (docs/design/driver-faults.md).
 fn has_registers(caps: &Caps) -> bool {
-    caps.subgroup_ops.arithmetic && (caps.kind != DeviceKind::Cpu || caps.subgroup_size > 4)
+    let ops = &caps.subgroup_ops;
+    ops.arithmetic && ops.ballot && ops.shuffle && (caps.kind != DeviceKind::Cpu || caps.subgroup_size > 4)
 }
 
 /// Blocks of columns: first column and columns.

@@ -17,6 +17,14 @@ layout(local_size_x = LOCAL) in;
 T slot_load0(const in uint at) { return la_make(R(at)); }
 void slot_store1(const in uint at, const in T value) {}
 
+// A step for each element. Arrays that loops go through are no registers where a compiler leaves the loops as they are.
+#define EIGHT(STEP, i) STEP(i) STEP((i) + 1u) STEP((i) + 2u) STEP((i) + 3u) STEP((i) + 4u) STEP((i) + 5u) STEP((i) + 6u) STEP((i) + 7u)
+#if !defined(C128)
+#define EACH(STEP) EIGHT(STEP, 0u) EIGHT(STEP, 8u) EIGHT(STEP, 16u) EIGHT(STEP, 24u)
+#else
+#define EACH(STEP) EIGHT(STEP, 0u) EIGHT(STEP, 8u)
+#endif
+
 // What is left of the current column in the diagonal block, from the diagonal on; of two columns in turns.
 shared T column[2u * BLOCK];
 
@@ -29,10 +37,9 @@ void main() {
     bool exists = id < BLOCK ? id < size : row < rows;
 
     T own[BLOCK];
-    [[unroll]] for (uint i = 0u; i < BLOCK; ++i) {
-        own[i] = la_zero();
-        if (exists && i < size && i <= row) own[i] = slot_load0(base + i * n + row);
-    }
+#define LOAD(i) own[i] = la_zero(); \
+    if (exists && i < size && i <= row) own[i] = slot_load0(base + (i) * n + row);
+    EACH(LOAD)
     [[dont_unroll]] for (uint k = 0u; k < BLOCK; ++k) {
         T value = own[0];
         uint at = k % 2u * BLOCK;
@@ -43,18 +50,19 @@ void main() {
         if (is_left) root_and_reciprocal(column[at], root, reciprocal);
         if (is_left) value = id == k ? root : la_mul(value, reciprocal);
         // By eights: past the block's last column are those that went before.
-        [[unroll]] for (uint eight = 0u; eight < BLOCK; eight += 8u) {
-            if (k + eight >= size) continue;
-            [[unroll]] for (uint i = max(eight, 1u); i < eight + 8u; ++i) {
-                T rest = la_subtract_product(own[i], value, la_conj(la_mul(column[at + i], reciprocal)));
-                own[i] = la_choose(k + i < size, rest, own[i]);
-            }
-        }
-        [[unroll]] for (uint i = 1u; i < BLOCK; ++i) own[i - 1u] = own[i];
+#define NEXT(i) own[i] = la_choose(k + i < size, \
+    la_subtract_product(own[i], value, la_conj(la_mul(column[at + i], reciprocal))), own[i]);
+        if (is_left) { EIGHT(NEXT, 0u) }
+        if (k + 8u < size) { EIGHT(NEXT, 8u) }
+#if !defined(C128)
+        if (k + 16u < size) { EIGHT(NEXT, 16u) }
+        if (k + 24u < size) { EIGHT(NEXT, 24u) }
+#endif
+#define TURN(i) own[max(i, 1u) - 1u] = own[i];
+        EACH(TURN)
         own[BLOCK - 1u] = value;
     }
     if (!exists || id < BLOCK && tile != 0u) return;
-    [[unroll]] for (uint i = 0u; i < BLOCK; ++i) {
-        if (i < size && i <= row) slot_store1(base + i * n + row, own[i]);
-    }
+#define STORE(i) if (i < size && i <= row) slot_store1(base + (i) * n + row, own[i]);
+    EACH(STORE)
 }

@@ -31,26 +31,28 @@ void slot_store5(const in uint at, const in T value) {}
 #define EACH [[unroll]] for (uint k = 0u; k < HELD; ++k)
 #define CHUNK (HELD * LOCAL)
 
-// Sums that are added up by as many invocations.
+// Parts of w^H v that are added up by as many invocations.
 #define SUMS 32u
 shared T part[SUMS];
 shared R squares[LOCAL];
-shared R sums[SUMS];
 shared T pivot;
 shared T coupling;
 
-// What all invocations add up to.
+// What all invocations add up to: eight sums become one between barriers.
 R total(const in uint id, const in R own) {
     squares[id] = own;
-    barrier();
-    if (id < SUMS) {
-        R sum = R(0);
-        for (uint k = id; k < LOCAL; k += SUMS) sum += squares[k];
-        sums[id] = sum;
+    uint count = LOCAL;
+    for (; count > 8u; count /= 8u) {
+        barrier();
+        if (id < count / 8u) {
+            R sum = R(0);
+            [[unroll]] for (uint k = 0u; k < 8u; ++k) sum += squares[id + k * (count / 8u)];
+            squares[id] = sum;
+        }
     }
     barrier();
     R sum = R(0);
-    [[unroll]] for (uint k = 0u; k < SUMS; ++k) sum += sums[k];
+    for (uint k = 0u; k < count; ++k) sum += squares[k];
     return sum;
 }
 

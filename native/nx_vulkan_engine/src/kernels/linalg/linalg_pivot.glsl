@@ -28,10 +28,15 @@ shared uvec4 candidates[LOCAL / 4];
 
 // The best of a subgroup's candidates, for each of its invocations. Positions differ.
 uvec4 best_of_subgroup(const in uvec4 own) {
-    uint x = subgroupMax(own.x);
-    uint y = subgroupMax(own.x == x ? own.y : 0u);
-    uint z = subgroupMax(own.x == x && own.y == y ? own.z : 0u);
-    return uvec4(x, y, z, subgroupMax(own.xyz == uvec3(x, y, z) ? own.w : 0u));
+    bool is_best = own.x == subgroupMax(own.x);
+#if !defined(F32) && !defined(C64)
+    is_best = is_best && own.y == subgroupMax(is_best ? own.y : 0u);
+#endif
+    uvec4 votes = subgroupBallot(is_best);
+    if (subgroupBallotBitCount(votes) > 1u) {
+        votes = subgroupBallot(is_best && own.z == subgroupMax(is_best ? own.z : 0u));
+    }
+    return subgroupShuffle(own, subgroupBallotFindLSB(votes));
 }
 
 // The best of all invocations' candidates, for each of them. Has a barrier, and wants one before the next call.
