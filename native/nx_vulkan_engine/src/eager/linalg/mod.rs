@@ -128,11 +128,10 @@ impl Update<'_> {
     }
 }
 
-/// Whether the device runs kernels that hold rows in registers. SwiftShader, with subgroups of 4, does not end them
+/// Whether kernels that hold rows in registers end: on SwiftShader, with subgroups of 4, they don't
 /// (docs/design/driver-faults.md).
 fn has_registers(caps: &Caps) -> bool {
-    let ops = &caps.subgroup_ops;
-    ops.arithmetic && ops.ballot && ops.shuffle && (caps.kind != DeviceKind::Cpu || caps.subgroup_size > 4)
+    caps.kind != DeviceKind::Cpu || caps.subgroup_size > 4
 }
 
 /// Blocks of columns: first column and columns.

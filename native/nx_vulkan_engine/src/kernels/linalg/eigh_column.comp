@@ -33,7 +33,9 @@ void slot_store5(const in uint at, const in T value) {}
 
 // Parts of w^H v that are added up by as many invocations.
 #define SUMS 32u
+#define LANES 8u
 shared T part[SUMS];
+shared T parts_of_t[LANES * NB];
 shared R squares[LOCAL];
 shared T pivot;
 shared T coupling;
@@ -77,25 +79,33 @@ void main() {
         if (starts && finishes && r < n) value[k] = slot_load4(column + r);
         if (starts && !finishes && r < n) value[k] = la_conj(slot_load0(a0 + r));
     }
+    // LANES invocations make an element of the column of T.
+    T of_t = la_zero();
+    [[unroll]] for (uint k = 0u; k < NB / LANES; ++k) {
+        uint to = id / LANES, at = id % LANES + k * LANES;
+        T left = la_zero(), right = la_zero();
+        if (finishes && to <= at && at + 1u < l) left = slot_load3(t0 + to * NB + at);
+        if (finishes && to <= at && at + 1u < l) right = slot_load4(vectors + td_products(n) + NB + at);
+        of_t = la_mad(left, right, of_t);
+    }
     if (finishes) {
+        if (id < LANES * NB) parts_of_t[id] = of_t;
         T tau = slot_load4(vectors + td_tau(n));
         T sum = la_zero();
         for (uint k = id; id < SUMS && k < nx_param(6u); k += SUMS) sum += slot_load4(vectors + td_parts(n) + k);
         if (id < SUMS) part[id] = sum;
         // Read before its owner changes it.
         if (id == 0u) pivot = w[0];
-        T of_t = id == l - 1u ? tau : la_zero();
-        if (id + 1u < l) {
-            for (uint k = id; k + 1u < l; ++k) {
-                of_t = la_mad(slot_load3(t0 + id * NB + k), slot_load4(vectors + td_products(n) + NB + k), of_t);
-            }
-            of_t = -la_mul(tau, of_t);
-        }
         barrier();
         sum = la_zero();
         [[unroll]] for (uint k = 0u; k < SUMS; ++k) sum += part[k];
         T alpha = la_scale(la_mul(tau, sum), R(-0.5)), beside = la_conj(pivot + alpha);
-        if (id < NB) slot_store3(t0 + id * NB + l - 1u, of_t);
+        if (id < NB) {
+            T of_t = la_zero();
+            [[unroll]] for (uint k = 0u; k < LANES; ++k) of_t += parts_of_t[id * LANES + k];
+            of_t = id + 1u < l ? -la_mul(tau, of_t) : id + 1u == l ? tau : la_zero();
+            slot_store3(t0 + id * NB + l - 1u, of_t);
+        }
         for (uint base = i + id; base < n; base += CHUNK) {
             EACH {
                 uint r = base + k * LOCAL;

@@ -45,11 +45,11 @@ void main() {
         for (uint r = first + id; r < n; r += uint(LOCAL)) {
             uint position = slot_load3(rows + r);
             if (position < first + k) continue;
-            uvec4 other = candidate(slot_abs(slot_load0(column + r)), position, r);
+            uvec4 other = candidate_row(slot_abs(slot_load0(column + r)), position, r);
             if (better(other, best)) best = other;
         }
         best = best_of_all(id, best);
-        uint row = best.w, place = position_of(best);
+        uint row = best.w, place = position_of(best.x, best.z);
         if ((row - first) % uint(LOCAL) == id) {
             for (uint j = 0u; j < size; j += CHUNK) {
                 T values[CHUNK];

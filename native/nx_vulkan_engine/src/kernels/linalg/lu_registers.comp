@@ -3,10 +3,6 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_EXT_control_flow_attributes : require
-#extension GL_KHR_shader_subgroup_arithmetic : require
-#extension GL_KHR_shader_subgroup_ballot : require
-#extension GL_KHR_shader_subgroup_basic : require
-#extension GL_KHR_shader_subgroup_shuffle : require
 // LU with partial pivoting of one panel of up to BLOCK columns and ROWS * LOCAL rows, one workgroup per matrix: as
 // lu_panel, with the same operands and results, but each invocation holds ROWS rows of WIDTH columns in registers, and
 // goes through the panel WIDTH columns at a time. Registers have no index: element 0 is that of the current column, and
@@ -16,8 +12,7 @@
 #include "linalg.glsl"
 layout(local_size_x_id = 1) in;
 #define LOCAL gl_WorkGroupSize.x
-#define SUBGROUPS
-#include "linalg_pivot.glsl"
+#include "linalg_candidate.glsl"
 
 T slot_load0(const in uint at) { return la_make(R(at)); }
 void slot_store0(const in uint at, const in T value) {}
@@ -43,6 +38,28 @@ void slot_store5(const in uint at, const in uint value) {}
 
 // The elements of a pivot's row in the columns at hand.
 shared T pivot[WIDTH];
+// What says which of the largest elements is the pivot; of two columns in turns.
+shared uint firsts[2];
+shared uint keys[LOCAL];
+// The largest of sixteen keys each, and zeros.
+shared uint largest[64];
+
+// The largest key of all invocations, for each of them. Sixteen become one between barriers.
+uint largest_of_all(const in uint id, const in uint own) {
+    keys[id] = own;
+    barrier();
+    if (id < LOCAL / 16u) {
+        uint most = 0u;
+        [[unroll]] for (uint k = 0u; k < 16u; ++k) most = max(most, keys[id + k * (LOCAL / 16u)]);
+        largest[id] = most;
+    }
+    barrier();
+    uint most = 0u;
+    for (uint left = 0u; left < LOCAL / 16u; left += 16u) {
+        [[unroll]] for (uint k = 0u; k < 16u; ++k) most = max(most, largest[left + k]);
+    }
+    return most;
+}
 
 void main() {
     uint size = nx_param(0u), first = nx_param(1u), n = nx_param(2u), batches = nx_param(3u);
@@ -56,6 +73,9 @@ void main() {
     T own[ROWS][WIDTH], factor[ROWS];
 #define BEGIN(m) row[m] = first + m * LOCAL + id; position[m] = row[m]; step[m] = NONE;
     EACH_ROW(BEGIN)
+    if (id < 64u) largest[id] = 0u;
+    if (id < 2u) firsts[id] = 0u;
+    barrier();
     [[dont_unroll]] for (uint left = 0u; left < size; left += WIDTH) {
         uint columns = min(size - left, WIDTH);
 #define LOAD(m, i) \
@@ -63,10 +83,18 @@ void main() {
     if (row[m] < n && i < columns) own[m][i] = slot_load0(base + (left + i) * n + row[m]);
 #define LOAD_ROW(m) EACH_COLUMN(LOAD, m)
         EACH_ROW(LOAD_ROW)
-        // What the pivots of earlier columns change here.
+        // What the pivots of earlier columns change here. Factors are loaded a column ahead.
+        T ahead[ROWS];
+#define LOAD_AHEAD(m) \
+    ahead[m] = la_zero(); \
+    if (row[m] < n && next < left) ahead[m] = slot_load0(base + next * n + row[m]);
+        uint next = 0u;
+        EACH_ROW(LOAD_AHEAD)
         [[dont_unroll]] for (uint k = 0u; k < left; ++k) {
-#define LOAD_FACTOR(m) factor[m] = la_zero(); if (row[m] < n) factor[m] = slot_load0(base + k * n + row[m]);
-            EACH_ROW(LOAD_FACTOR)
+#define TAKE_AHEAD(m) factor[m] = ahead[m];
+            EACH_ROW(TAKE_AHEAD)
+            next = k + 1u;
+            EACH_ROW(LOAD_AHEAD)
             barrier();
 #define SHARE(m, i) pivot[i] = own[m][i];
 #define SHARE_STEP(m) if (step[m] == k) { EACH_COLUMN(SHARE, m) }
@@ -82,25 +110,41 @@ void main() {
             uint place = first + left + k;
             T diagonal = la_zero(), reciprocal = la_zero();
             if (is_left) {
-                uvec4 best = uvec4(0u);
-#define OFFER(m) \
-    if (row[m] < n && step[m] == NONE) { \
-        uvec4 other = candidate(slot_abs(own[m][0]), position[m], row[m]); \
-        if (better(other, best)) best = other; \
+                // Of the largest elements the first: sizes are compared before places.
+                uint x[ROWS], y[ROWS], z[ROWS];
+#define OFFER(m) { \
+        uvec3 offer = candidate(slot_abs(own[m][0]), position[m]); \
+        bool offers = row[m] < n && step[m] == NONE; \
+        x[m] = offers ? offer.x : 0u; \
+        y[m] = offers ? offer.y : 0u; \
+        z[m] = offers ? offer.z : 0u; \
     }
                 EACH_ROW(OFFER)
-                best = best_of_all(best);
+#define LARGEST(of) max(max(of[0], of[1]), max(of[2], of[3]))
+                uint size_of_best = largest_of_all(id, LARGEST(x));
+#define OF_SIZE(m) y[m] = x[m] == size_of_best ? y[m] : 0u; z[m] = x[m] == size_of_best ? z[m] : 0u;
+                EACH_ROW(OF_SIZE)
+#if !defined(F32) && !defined(C64)
+                uint rest_of_best = largest_of_all(id, LARGEST(y));
+#define OF_REST(m) z[m] = y[m] == rest_of_best ? z[m] : 0u;
+                EACH_ROW(OF_REST)
+#endif
+                uint turn = (left + k) % 2u;
+                if (LARGEST(z) > 0u) atomicMax(firsts[turn], LARGEST(z));
+                barrier();
+                uint best = position_of(size_of_best, firsts[turn]);
+                if (id == 0u) firsts[turn ^ 1u] = 0u;
 #define TAKE(m) \
-    if (row[m] == best.w) { \
+    if (position[m] == best) { \
         EACH_COLUMN(SHARE, m) \
         slot_store2(rows + place, row[m]); \
         step[m] = left + k; \
         position[m] = place; \
     } else if (position[m] == place) { \
-        position[m] = position_of(best); \
+        position[m] = best; \
     }
                 EACH_ROW(TAKE)
-                if (position_of(best) != place) exchanges += 1u;
+                if (best != place) exchanges += 1u;
                 barrier();
                 diagonal = pivot[0];
                 if (!la_is_zero(diagonal)) reciprocal = slot_divide(la_one(), diagonal);
