@@ -201,7 +201,7 @@ defmodule Nx.Vulkan.MixProject do
     alias Nx.Vulkan, as: V
 
     [
-      "Tensors and functions": [V, V.VulkanoBackend, V.Compiler, V.Sharding, V.Error, V.Telemetry],
+      "Tensors and functions": [V, V.VulkanoBackend, V.Compiler, V.Sharding, V.Pipeline, V.Error, V.Telemetry],
       "Layers and weights": [V.Recurrences, V.Experts, V.Quantized, V.GGUF],
       Sampling: [V.Chain, V.NUTS, V.NUTS.Diagnostics],
       "Looking inside": [V.Compiler.Live, V.Profile, V.Doctor, V.Bench, V.Calibration, V.Cache],

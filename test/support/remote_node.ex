@@ -15,9 +15,10 @@ defmodule Nx.Vulkan.RemoteNode do
     :ok
   end
 
-  @doc "Starts a node with this application on it. It stops with the caller."
-  def start_link do
-    {:ok, peer, node} = :peer.start_link(%{name: :peer.random_name(), host: ~c"127.0.0.1", longnames: true})
+  @doc "Starts a node with this application on it, in an environment with more variables. It stops with the caller."
+  def start_link(env \\ %{}) do
+    env = for {name, value} <- env, do: {to_charlist(name), to_charlist(value)}
+    {:ok, peer, node} = :peer.start_link(%{name: :peer.random_name(), host: ~c"127.0.0.1", longnames: true, env: env})
     true = :erpc.call(node, :code, :set_path, [:code.get_path()])
     {:ok, _} = :erpc.call(node, :application, :ensure_all_started, [:nx_vulkan], 60_000)
     {:ok, peer, node}
