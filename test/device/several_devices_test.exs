@@ -519,6 +519,51 @@ defmodule Nx.Vulkan.SeveralDevicesTest do
     end
   end
 
+  test "a request of more rows than a batch is put together of what several devices gave", context do
+    %{default: default, other: other} = context
+    here = self()
+
+    # Both batches are under way before one goes on, so each is on a device of its own.
+    meet = fn x ->
+      Nx.runtime_call(Nx.template({2, 2}, :s32), x, [], fn x, [] ->
+        send(here, {:began, self(), place(x)})
+
+        receive do
+          :go -> Nx.multiply(x, 2)
+        after
+          60_000 -> raise "nobody came"
+        end
+      end)
+    end
+
+    serving = Nx.Serving.new(&Nx.Defn.jit(meet, &1), compiler: Compiler, devices: [default, other])
+    start_supervised!({Nx.Serving, name: __MODULE__.Two, serving: serving, batch_size: 2, partitions: true})
+    x = Nx.iota({4, 2}, type: :s32)
+    request = Task.async(fn -> Nx.Serving.batched_run(__MODULE__.Two, Nx.Batch.concatenate([x])) end)
+    assert_receive {:began, first, here_or_there}, 60_000
+    assert_receive {:began, second, there_or_here}, 60_000
+    assert Enum.sort([here_or_there, there_or_here]) == Enum.sort([default, other])
+    for pid <- [first, second], do: send(pid, :go)
+    result = Task.await(request, 60_000)
+    # Nx puts the parts together in the order in which they are done.
+    assert Enum.sort(Nx.to_list(result)) == Nx.to_list(Nx.multiply(x, 2))
+    # What other functions give does not move.
+    fun = Nx.Defn.jit(&Nx.multiply(&1, 2), compiler: Compiler)
+    parts = for index <- [default, other], do: fun.(tensor([1, 2], index))
+    assert_raise ArgumentError, ~r/^concatenate: expected tensors of one device/, fn -> Nx.concatenate(parts) end
+    assert_raise ArgumentError, ~r/^add: expected tensors of one device/, fn -> apply(Nx, :add, parts) end
+
+    moving =
+      for index <- [default, other],
+          do:
+            Nx.Defn.jit(&Nx.multiply(&1, 2), compiler: Compiler, device: index, automatic_transfers: true).(
+              tensor([1, 2], index)
+            )
+
+    assert Nx.to_list(Nx.concatenate(Enum.map(moving, & &1[0..1]))) == [2, 4, 2, 4]
+    assert_raise ArgumentError, ~r/^stack: expected tensors of one device/, fn -> Nx.stack(moving) end
+  end
+
   test "clients of a serving may have tensors of any device", %{default: default, other: other} do
     serving =
       Nx.Serving.new(&Nx.Defn.jit(fn x -> Nx.multiply(x, 2) end, &1), compiler: Compiler, devices: [default, other])

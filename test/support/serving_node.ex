@@ -9,11 +9,12 @@ defmodule Nx.Vulkan.ServingNode do
   alias Nx.Vulkan.RemoteNode
 
   @doc """
-  Starts a node and, on it, the serving of a function of this module under `name`. The node stops with the caller.
+  Starts a node and, on it, the serving of a function of this module under `name`: on all of its `devices`, where they
+  are named. The node stops with the caller.
   """
-  def start_link(name, serving \\ :serving) do
+  def start_link(name, serving \\ :serving, devices \\ nil) do
     {:ok, peer, node} = RemoteNode.start_link()
-    Node.spawn(node, __MODULE__, :serve, [name, serving, self()])
+    Node.spawn(node, __MODULE__, :serve, [name, serving, devices, self()])
 
     receive do
       {:serving, ^name} -> {:ok, peer, node}
@@ -23,9 +24,11 @@ defmodule Nx.Vulkan.ServingNode do
   end
 
   @doc false
-  def serve(name, serving, parent) do
+  def serve(name, serving, devices, parent) do
     serving = apply(__MODULE__, serving, [])
-    {:ok, _} = Nx.Serving.start_link(name: name, serving: serving, batch_size: 4, batch_timeout: 10)
+    serving = if devices, do: Nx.Serving.defn_options(serving, compiler: Nx.Vulkan, devices: devices), else: serving
+    options = [name: name, serving: serving, batch_size: 4, batch_timeout: 10, partitions: devices != nil]
+    {:ok, _} = Nx.Serving.start_link(options)
     send(parent, {:serving, name})
     Process.sleep(:infinity)
   end
@@ -35,6 +38,29 @@ defmodule Nx.Vulkan.ServingNode do
     Nx.Serving.new(&Nx.Defn.jit(fn x -> double(x) end, &1), compiler: Nx.Vulkan)
     |> Nx.Serving.distributed_postprocessing(&{node(), Nx.backend_transfer(&1, Nx.BinaryBackend)})
   end
+
+  @doc """
+  Doubles the rows of requests `{id, client, rows}` and says which node did, for which request.
+
+  A node that holds requests back (`hold/0`) has them done, tells their clients `{:held, id, node}`, and never answers.
+  """
+  def counted do
+    Nx.Serving.new(&Nx.Defn.jit(fn x -> double(x) end, &1), compiler: Nx.Vulkan)
+    |> Nx.Serving.client_preprocessing(fn {id, client, rows} ->
+      {Nx.Batch.concatenate([Nx.tensor(rows)]), {id, client}}
+    end)
+    |> Nx.Serving.client_postprocessing(fn {output, _metadata}, {id, client} ->
+      if :persistent_term.get({__MODULE__, :holds}, false) do
+        send(client, {:held, id, node()})
+        Process.sleep(:infinity)
+      end
+
+      {id, node(), Nx.to_list(output)}
+    end)
+  end
+
+  @doc "From now on the node of the caller holds requests of `counted/0` back."
+  def hold, do: :persistent_term.put({__MODULE__, :holds}, true)
 
   @doc """
   Doubles batches and streams them back as they are done, each with the node that did.

@@ -49,9 +49,10 @@ defmodule Nx.Vulkan.VulkanoBackend do
 
   @behaviour Nx.Backend
   # The number that a caller made a tensor of, where that is known. The type of the elements in memory: Nx labels
-  # tensors, those of gradients of loops with another type at times.
+  # tensors, those of gradients of loops with another type at times. Whether a concatenation takes the tensor along to
+  # another device: a result of a partition of a serving, or a slice of one.
   @enforce_keys [:ref, :type]
-  defstruct [:ref, :type, :known]
+  defstruct [:ref, :type, :known, moves?: false]
 
   alias Nx.Tensor, as: T
   alias Nx.Vulkan.Compiler.Cache
@@ -346,7 +347,7 @@ defmodule Nx.Vulkan.VulkanoBackend do
 
   @checked [:gather, :indexed_add, :indexed_put, :triangular_solve]
 
-  for {op, arity} <- Ops.others(), op not in [:eye, :iota | @checked] do
+  for {op, arity} <- Ops.others(), op not in [:eye, :iota, :slice | @checked] do
     args = Macro.generate_arguments(arity, __MODULE__)
     @impl true
     def unquote(op)(out, unquote_splicing(args)), do: run_op(unquote(op), unquote(args), out)
@@ -355,6 +356,12 @@ defmodule Nx.Vulkan.VulkanoBackend do
   defp run_op(op, args, out) do
     {attrs, operands} = Ops.instruction(op, args)
     run(op, attrs, operands, out)
+  end
+
+  @impl true
+  def slice(out, a, starts, lengths, strides) do
+    slice = run_op(:slice, [a, starts, lengths, strides], out)
+    if moves?(a), do: moving(slice), else: slice
   end
 
   @impl true
@@ -476,9 +483,20 @@ defmodule Nx.Vulkan.VulkanoBackend do
   # The tensors of an op on the device where it runs.
   defp together(op, operands) do
     tensors = Enum.zip_with(operands, refs(operands), fn tensor, ref -> {ref, Nx.to_tensor(tensor)} end)
-    device = Devices.common!(op, tensors, Devices.automatic?())
+
+    device =
+      Devices.common!(op, tensors, Devices.automatic?() or (op == :concatenate and Enum.all?(operands, &moves?/1)))
+
     Enum.map(tensors, fn {ref, tensor} -> if Devices.on?(ref, device), do: tensor, else: on_device(tensor, device) end)
   end
+
+  @doc false
+  # A tensor that concatenations take along to another device: `Nx.Serving` puts the parts of a request together which
+  # several partitions have computed.
+  def moving(%T{data: %B{} = data} = tensor), do: %{tensor | data: %{data | moves?: true}}
+
+  defp moves?(%T{data: %B{moves?: moves?}}), do: moves?
+  defp moves?(_other), do: false
 
   @eager {Nx.Vulkan, :eager}
 

@@ -18,7 +18,9 @@ defmodule Nx.Vulkan.Compiler do
       tensors that are its arguments, or else of the default backend. Captured tensors are copied there when the function
       is compiled
     * `:automatic_transfers` - whether arguments on other devices are copied to that device at every call, as scalars
-      are; otherwise they raise. `config :nx_vulkan, :automatic_transfers` by default, which is `false`
+      are; otherwise they raise. `config :nx_vulkan, :automatic_transfers` by default, which is `false`. With a `:device`
+      as well, as partitions of `Nx.Serving` have it, `Nx.concatenate/2` takes results of several devices and slices of
+      them, so that a request may be computed in parts
     * `:devices` - a list of selectors: with `partitions: true`, `Nx.Serving` starts a partition on each of them, to
       which batches move. Without it and `:device`, these are all devices of the kind of the default one
     * `:max_concurrency` - how many partitions `Nx.Serving` starts on each device, `1` by default
@@ -656,8 +658,13 @@ defmodule Nx.Vulkan.Compiler do
         end
       end)
 
-    Results.fill(entry(entry, :results), outputs)
+    results = Results.fill(entry(entry, :results), outputs)
+    if moves?(how), do: Composite.traverse(results, &B.moving/1), else: results
   end
+
+  # Whether results are those of a partition, or of what moves its arguments as one.
+  defp moves?({[], _again}), do: false
+  defp moves?({opts, _again}), do: automatic(opts) == true and opts[:device] != nil
 
   # Arguments may be computed when they are asked for, as batches of a serving are.
   defp arguments(entry(kept: kept) = entry, args, {opts, _again}) do
