@@ -180,6 +180,14 @@ defmodule Nx.Vulkan.Devices do
     end
   end
 
+  @doc "The open devices that are lost. Waits for none: a device that is lost takes nothing more."
+  @spec lost() :: [non_neg_integer]
+  def lost do
+    for %{open: true, index: index} <- Nx.Vulkan.devices(),
+        match?({:error, :device_lost, _, _, _}, NativeV.tensor_from_binary(:u8, {2}, <<0, 1>>, index)),
+        do: index
+  end
+
   @automatic {__MODULE__, :automatic}
 
   @doc "Runs `fun` where tensors of other devices move or not, whatever the configuration says; nil leaves that as it is."

@@ -26,7 +26,8 @@ defmodule Nx.Vulkan.Error do
     * `:out_of_memory` - does not fit now, or not in what the option `:memory` of a compiled function allows
     * `:released` - the tensor was deallocated before
     * `:stopped` - a loop was left because the process that called it has ended
-    * `:device_lost` - the driver gave up; a new VM is needed
+    * `:device_lost` - the driver gave up; a new VM is needed for this device. `details` has the indices of the
+      `:devices` that are lost
     * `:timed_out` - the device completed nothing for the time limit of the
       [configuration](configuration.md#a-time-limit). It may still do so: asking again waits again
     * `:bad_shader` - a SPIR-V file that can't be read, is malformed or does not fit the call

@@ -674,6 +674,12 @@ defmodule Nx.Vulkan.VulkanoBackend do
   defp settle_last(error), do: raise_error(error)
 
   @spec raise_error(NativeV.error()) :: no_return
+  defp raise_error({:error, :device_lost, op, message, details}) when not is_map_key(details, :devices) do
+    lost = Devices.lost()
+    message = if lost == [], do: message, else: "#{message}: #{Enum.map_join(lost, ", ", &Devices.name/1)}"
+    raise_error({:error, :device_lost, op, message, Map.put(details, :devices, lost)})
+  end
+
   defp raise_error({:error, kind, op, message, details}) do
     raise Nx.Vulkan.Error, kind: kind, op: op, message: message, details: details
   end

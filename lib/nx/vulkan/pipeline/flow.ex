@@ -15,6 +15,7 @@ defmodule Nx.Vulkan.Pipeline.Flow do
   @typedoc "Where a stage stands: its number, the processes before and after it (or nil), and the mark of its messages."
   @type place :: %{
           number: non_neg_integer,
+          device: non_neg_integer,
           previous: {pid, stage} | nil,
           next: {pid, stage} | nil,
           mark: reference
@@ -82,12 +83,27 @@ defmodule Nx.Vulkan.Pipeline.Flow do
       reraise %{error | message: message}, __STACKTRACE__
   end
 
-  @doc "Gives a value to the stage after or before this one, on the device of that one, whose error a failure is."
+  @doc """
+  Gives a value, which is there, to the stage after or before this one, on the device of that one. A failure is an error
+  of that stage, unless this one's device alone is lost.
+  """
   @spec give(:next | :previous, Nx.Container.t(), place) :: :ok
-  def give(direction, value, %{number: number, mark: mark} = place) do
+  def give(direction, value, %{number: number, device: device, mark: mark} = place) do
     {pid, stage} = Map.fetch!(place, direction)
     receiver = if direction == :next, do: number + 1, else: number - 1
-    send(pid, {mark, direction, named(receiver, stage.device, fn -> place(value, stage.device) end)})
+
+    value =
+      try do
+        place(value, stage.device)
+      rescue
+        error in Error ->
+          lost = Map.get(error.details, :devices, [])
+          own? = device in lost and stage.device not in lost
+          named = if own?, do: told(error, number, device), else: told(error, receiver, stage.device)
+          reraise named, __STACKTRACE__
+      end
+
+    send(pid, {mark, direction, value})
     :ok
   end
 
@@ -162,7 +178,7 @@ defmodule Nx.Vulkan.Pipeline.Flow do
     Nx.default_backend({B, device: stage.device})
 
     receive do
-      {^mark, %{} = place} -> fun.(stage, place)
+      {^mark, %{} = place} -> fun.(stage, Map.put(place, :device, stage.device))
     end
   end
 
