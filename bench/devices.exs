@@ -1,5 +1,5 @@
-# What several devices bring: copies between them, a serving with a partition on each, and functions on a mesh of them,
-# each beside one device.
+# What several devices bring: copies between them, a serving with a partition on each, functions on a mesh of them, and
+# pipelines with a stage on each, beside one device.
 #
 #     MIX_ENV=prod mix run bench/devices.exs [small] [DEVICE DEVICE ...]    # indices, two devices by default
 #
@@ -15,7 +15,7 @@ defmodule BenchDevices do
 
   import Nx.Defn
 
-  alias Nx.Vulkan.{Sharding, VulkanoBackend}
+  alias Nx.Vulkan.{Pipeline, Sharding, VulkanoBackend}
 
   @calls 7
 
@@ -35,6 +35,7 @@ defmodule BenchDevices do
     for batch <- if(small?, do: [64], else: [8_192, 65_536]),
         do: training(batch, if(small?, do: 64, else: 4_096), devices)
 
+    for count <- [1, 2, 4, 8], do: pipeline(if(small?, do: {256, 256}, else: {8_192, 4_096}), count, devices)
     serving(if(small?, do: {8, 64}, else: {64, 4_096}), devices)
 
     if System.get_env("BUMBLEBEE"),
@@ -169,6 +170,20 @@ defmodule BenchDevices do
       end
 
     x
+  end
+
+  # As many layers on each device, beside all of them on one.
+  defp pipeline({batch, units}, count, devices) do
+    parameters = List.to_tuple(for _ <- 1..4, do: random({units, units}, :bf16) |> Nx.multiply(0.02))
+    x = random({batch, units}, :bf16)
+    stages = for device <- devices, do: {&rounds/2, parameters, device}
+    all = Enum.map(stages, &elem(&1, 1)) |> List.to_tuple()
+    whole = fn all, x -> all |> Tuple.to_list() |> Enum.reduce(x, &rounds/2) end
+    single = Nx.Defn.jit(whole, compiler: Nx.Vulkan)
+    one = median(fn -> single.(all, x) |> done() end)
+    pipeline = Pipeline.new(stages, micro_batches: count)
+    several = median(fn -> pipeline |> Pipeline.run(x) |> done() end)
+    compare("batch of #{batch} through #{80 * length(devices)} layers in stages, micro-batches: #{count}", one, several)
   end
 
   defp sharded(fun, shardings, outputs, devices) do
