@@ -204,8 +204,8 @@ defmodule Nx.Vulkan.PipelineModelsTest do
       cut.(devices: on(context, 2), first: "dense_1")
     end
 
-    assert_raise ArgumentError, ~r/no other :mode than :inference/, fn ->
-      cut.(devices: on(context, 2), mode: :train)
+    assert_raise ArgumentError, ~r/:mode to be :inference or :train, got: :both/, fn ->
+      cut.(devices: on(context, 2), mode: :both)
     end
 
     assert_raise ArgumentError, ~r/expected :devices to be a list/, fn -> cut.(devices: 0) end
@@ -246,7 +246,7 @@ defmodule Nx.Vulkan.PipelineModelsTest do
         state = initial(model, x)
         {value, gradients} = whole(model, state, x, y)
         pipeline = Pipeline.from_model(model, state, devices: on(context, 3), micro_batches: 4)
-        {got, of_stages} = Pipeline.value_and_grad(pipeline, x, y, loss())
+        {got, of_stages, _pipeline} = Pipeline.value_and_grad(pipeline, x, y, loss())
         near!(got, value)
         layers = for %{data: data} <- of_stages, {layer, parameters} <- data, do: {layer, parameters}
         assert layers |> Enum.map(&elem(&1, 0)) |> Enum.uniq() |> Enum.sort() == gradients |> Map.keys() |> Enum.sort()
@@ -275,7 +275,7 @@ defmodule Nx.Vulkan.PipelineModelsTest do
 
       {pipeline, _states, losses} =
         Enum.reduce(1..8, {pipeline, states, []}, fn _, {pipeline, states, losses} ->
-          {loss, gradients} = Pipeline.value_and_grad(pipeline, x, y, loss())
+          {loss, gradients, pipeline} = Pipeline.value_and_grad(pipeline, x, y, loss())
           {parameters, states} = pipeline |> Pipeline.map([gradients, states], step) |> Enum.unzip()
           {Pipeline.put_parameters(pipeline, parameters), states, [Nx.to_number(loss) | losses]}
         end)
@@ -285,18 +285,113 @@ defmodule Nx.Vulkan.PipelineModelsTest do
       assert bits(first) == bits(second)
     end
 
+    # Dropout in all stages, and statistics of batches.
+    defp stateful do
+      Axon.input("x")
+      |> Axon.dense(16)
+      |> Axon.batch_norm()
+      |> Axon.relu()
+      |> Axon.dropout(rate: 0.3, seed: 1)
+      |> Axon.dense(16)
+      |> Axon.batch_norm()
+      |> Axon.dropout(rate: 0.3, seed: 2)
+      |> Axon.dense(3)
+    end
+
+    # The mean of the gradients of parts of a batch, and the state after them: what the pipeline is to give.
+    defp one_after_the_other(model, state, parts) do
+      {_, predict} = Axon.build(model, mode: :train)
+
+      fun = fn state, x, y ->
+        gradient = fn data ->
+          %{prediction: prediction, state: kept} = predict.(%{state | data: data}, x)
+          {loss().(y, prediction), kept}
+        end
+
+        Nx.Defn.value_and_grad(state.data, gradient, &elem(&1, 0))
+      end
+
+      {results, state} =
+        Enum.map_reduce(parts, state, fn {x, y}, state ->
+          {{value, kept}, gradients} = Nx.Defn.jit_apply(fun, [state, x, y], compiler: Nx.Vulkan)
+          {{value, gradients}, Axon.ModelState.update(state, %{}, kept)}
+        end)
+
+      mean = fn [first | _] = all ->
+        all |> Enum.reduce(&Nx.add(&2, &1)) |> Nx.divide(Nx.as_type(length(all), first.type))
+      end
+
+      {values, gradients} = Enum.unzip(results)
+      names = for {layer, parameters} <- Enum.sort(hd(gradients)), {name, _} <- Enum.sort(parameters), do: [layer, name]
+      {mean.(values), Map.new(names, fn path -> {path, mean.(Enum.map(gradients, &get_in(&1, path)))} end), state}
+    end
+
+    test "as Axon trains hands the state of layers on", context do
+      model = stateful()
+      {x, y} = {random({8, 6}, 1), random({8, 3}, 2)}
+      {init, _} = Axon.build(model, compiler: Nx.Vulkan, seed: 7, mode: :train)
+      state = init.(x, Axon.ModelState.empty())
+
+      for n <- [1, 2, 4] do
+        pipeline = Pipeline.from_model(model, state, devices: on(context, 3), micro_batches: n, mode: :train)
+        parts = Enum.zip(Nx.to_batched(x, div(8, n)), Nx.to_batched(y, div(8, n)))
+
+        # Two steps, of which the second goes on with the state of the first.
+        Enum.reduce(1..2, {pipeline, state}, fn _, {pipeline, state} ->
+          {value, gradients, state} = one_after_the_other(model, state, parts)
+          {got, of_stages, pipeline} = Pipeline.value_and_grad(pipeline, x, y, loss())
+          near!(got, value)
+
+          for %{data: data} <- of_stages, {layer, parameters} <- data, {name, gradient} <- parameters do
+            if Nx.Type.float?(gradient.type) and name not in ["mean", "var"],
+              do: near!(gradient, gradients[[layer, name]])
+          end
+
+          for %{data: data} <- Pipeline.parameters(pipeline), {layer, parameters} <- data, {name, got} <- parameters do
+            near!(got, state.data[layer][name])
+          end
+
+          {pipeline, state}
+        end)
+        |> then(fn {pipeline, state} ->
+          # Inference has no dropout, and the averages.
+          [got, expected] = [Pipeline.run(pipeline, x, micro_batches: 1), predict(model, state, x)]
+          near!(got, expected)
+        end)
+      end
+
+      # Another mask each time.
+      pipeline = Pipeline.from_model(model, state, devices: on(context, 3), mode: :train)
+      {first, _, pipeline} = Pipeline.value_and_grad(pipeline, x, y, loss())
+      {second, _, _} = Pipeline.value_and_grad(pipeline, x, y, loss())
+      assert bits(first) != bits(second)
+      # Without the mode nothing of it.
+      plain = Pipeline.from_model(model, state, devices: on(context, 3))
+      {value, _, same} = Pipeline.value_and_grad(plain, x, y, loss())
+      near!(value, loss().(y, predict(model, state, x)))
+      assert bits(Pipeline.parameters(same)) == bits(Pipeline.parameters(plain))
+    end
+
+    test "refuses one layer with state in several stages", context do
+      shared = Axon.block(fn x -> x |> Axon.dense(8) |> Axon.batch_norm() end, name: "tied")
+      model = Axon.input("x") |> shared.() |> Axon.dense(8) |> shared.()
+      x = random({4, 8}, 1)
+      options = [devices: on(context, 2), first: ["dense_0"]]
+      state = initial(model, x)
+      assert bits(Pipeline.run(Pipeline.from_model(model, state, options), x)) == bits(predict(model, state, x))
+
+      assert_raise ArgumentError, ~r/layer "tied", which has state, is in several stages/, fn ->
+        Pipeline.from_model(model, state, [mode: :train] ++ options)
+      end
+    end
+
     test "leaves state and frozen parameters as they are", context do
       model = normalized()
       x = random({8, 6}, 1)
-      state = model |> initial(x) |> Axon.ModelState.freeze(&match?(["dense_1", "kernel"], Enum.reverse(&1)))
-
-      state =
-        if state.frozen_parameters == %{},
-          do: Axon.ModelState.freeze(state, &match?(["dense_1", "kernel"], &1)),
-          else: state
-
+      state = model |> initial(x) |> Axon.ModelState.freeze(&match?(["dense_1", "kernel"], &1))
+      assert state.frozen_parameters == %{"dense_1" => ["kernel"]}
       pipeline = Pipeline.from_model(model, state, devices: on(context, 2), micro_batches: 2)
-      {_, gradients} = Pipeline.value_and_grad(pipeline, x, random({8, 3}, 2), loss())
+      {_, gradients, _} = Pipeline.value_and_grad(pipeline, x, random({8, 3}, 2), loss())
       gradients = for %{data: data} <- gradients, layer <- data, into: %{}, do: layer
       zero? = fn t -> t |> Nx.abs() |> Nx.reduce_max() |> Nx.to_number() |> Kernel.==(0.0) end
       assert zero?.(gradients["dense_1"]["kernel"])

@@ -49,8 +49,7 @@ defmodule Nx.Vulkan.Pipeline do
   alias Nx.Vulkan.Devices
   alias Nx.Vulkan.Pipeline.{Flow, Gradient, Layers, MicroBatches}
 
-  # A stage: its function, its parameters on the device, and the index of this. `shared` has the names of layers whose
-  # parameters several stages have, with the numbers of these.
+  # `shared` has the names of layers whose parameters several stages have, with the numbers of these.
   @derive {Inspect, only: [:micro_batches]}
   @enforce_keys [:stages, :micro_batches]
   defstruct @enforce_keys ++ [shared: []]
@@ -90,7 +89,8 @@ defmodule Nx.Vulkan.Pipeline do
 
   defp stage!({{fun, parameters, selector}, number}) when is_function(fun, 2) and selector != nil do
     device = Flow.named(number, selector, fn -> Devices.index!(selector) end)
-    %{fun: fun, device: device, parameters: Flow.named(number, device, fn -> Flow.place(parameters, device) end)}
+    parameters = Flow.named(number, device, fn -> Flow.place(parameters, device) end)
+    %{fun: fun, device: device, parameters: parameters, train: nil}
   end
 
   defp stage!({other, number}) do
@@ -103,9 +103,8 @@ defmodule Nx.Vulkan.Pipeline do
   A pipeline of a model of Axon with its parameters, such as `Axon.ModelState`, cut between its layers.
 
   What a later stage needs of earlier ones goes along, such as the other branch of a residual connection, masks and
-  further inputs of the model. `run/3` takes what the model takes, and gives what it gives in inference; so dropout does
-  nothing. Layers keep the names that they have in the model, which parameters are found by, counted ones (`"dense_0"`)
-  as well.
+  further inputs of the model. `run/3` takes what the model takes, and gives what it gives in inference. Layers keep
+  the names that they have in the model, which parameters are found by, counted ones (`"dense_0"`) as well.
 
   ## Options
 
@@ -113,12 +112,15 @@ defmodule Nx.Vulkan.Pipeline do
     * `:first` - the names of the layers that begin the second stage and all further ones, in the order of the model.
       Without it the parameters are divided, so that the stage that has most of them has as few bytes as can be
     * `:micro_batches` - as `new/2` has it
+    * `:mode` - `:train` for a model that `value_and_grad/5` is to compute as Axon trains it, with dropout and the
+      statistics of batches. By default it computes what `run/3` does
     * other options are those of `Axon.build/2`, such as `:global_layer_options`
 
   ## Errors
 
   `ArgumentError` for a name that no layer has (with the names that there are), for names that are not in the order of
-  the model, and where devices are as many as no stages.
+  the model, where there are not as many devices as stages, and under `mode: :train` for a layer with state that several
+  stages would have.
 
   ## Examples
 
@@ -135,8 +137,10 @@ defmodule Nx.Vulkan.Pipeline do
     {opts, build} = Keyword.split(opts, [:devices, :first, :micro_batches])
     {first, opts} = Keyword.pop(opts, :first)
     {selectors, opts} = Keyword.pop_lazy(opts, :devices, &Devices.partitions/0)
-    {stages, shared} = Layers.stages(model, parameters, Devices.partitions!(selectors), first, build)
-    %{new(stages, opts) | shared: shared}
+    {stages, trains, shared} = Layers.stages(model, parameters, Devices.partitions!(selectors), first, build)
+    pipeline = new(stages, opts)
+    stages = Enum.zip_with(pipeline.stages, trains, &%{&1 | train: &2})
+    %{pipeline | stages: stages, shared: shared}
   end
 
   @doc """
@@ -192,8 +196,8 @@ defmodule Nx.Vulkan.Pipeline do
   end
 
   @doc """
-  The loss of a batch, and the gradients of the parameters: a list with a container like the parameters of each stage,
-  on its device.
+  The loss of a batch; the gradients of the parameters, a list with a container like those of each stage, on its device;
+  and the pipeline with the state that layers have then.
 
   `loss` takes `targets`, as losses of Axon do, and what the last stage gives, and gives a scalar, which is a mean
   over the rows. Both are cut into micro-batches. The loss and the gradients are the sums over the micro-batches in
@@ -204,7 +208,10 @@ defmodule Nx.Vulkan.Pipeline do
   of its backward passes as there are stages from it to the end, so that memory does not grow with the micro-batches.
   There is no gradient with respect to the batch, and none goes through integers between stages.
 
-  Layers of models of Axon that know training, such as dropout and batch normalization, do what they do in inference.
+  State of layers, which models of Axon have under `mode: :train`, goes from one micro-batch to the next: keys of
+  dropout, and averages of batch normalization, whose statistics are those of a micro-batch. Other pipelines stay as
+  they are.
+
   State and frozen parameters have gradients of 0. Layers that are in several stages have the sum of their gradients in
   each of them, so that their parameters stay the same.
 
@@ -217,12 +224,13 @@ defmodule Nx.Vulkan.Pipeline do
       iex> multiply = fn factor, x -> Nx.multiply(x, factor) end
       iex> pipeline = Nx.Vulkan.Pipeline.new([{multiply, 2.0, 0}, {multiply, 3.0, 0}], micro_batches: 2)
       iex> loss = fn y, x -> Nx.mean(Nx.subtract(x, y)) end
-      iex> {value, [first, second]} =
+      iex> {value, [first, second], _pipeline} =
       ...>   Nx.Vulkan.Pipeline.value_and_grad(pipeline, Nx.tensor([1.0, 3.0]), Nx.tensor([0.0, 0.0]), loss)
       iex> Enum.map([value, first, second], &Nx.to_number/1)
       [12.0, 6.0, 4.0]
   """
-  @spec value_and_grad(t, Nx.Container.t(), Nx.Container.t(), fun, keyword) :: {Nx.Tensor.t(), [Nx.Container.t()]}
+  @spec value_and_grad(t, Nx.Container.t(), Nx.Container.t(), fun, keyword) ::
+          {Nx.Tensor.t(), [Nx.Container.t()], t}
   def value_and_grad(%__MODULE__{stages: stages} = pipeline, batch, targets, loss, opts \\ []) do
     if not is_function(loss, 2),
       do: raise(ArgumentError, "expected the loss to be a function of targets and results, got: #{inspect(loss)}")
@@ -230,8 +238,9 @@ defmodule Nx.Vulkan.Pipeline do
     count = count(pipeline, opts)
     batch = MicroBatches.whole!(batch, count, hd(stages).device)
     targets = MicroBatches.whole!(targets, count, List.last(stages).device)
-    {value, gradients} = Gradient.run(stages, batch, targets, loss, count)
-    {value, Gradient.shared(gradients, stages, pipeline.shared)}
+    {value, gradients, parameters} = Gradient.run(stages, batch, targets, loss, count)
+    stages = Enum.zip_with(stages, parameters, &%{&1 | parameters: &2})
+    {value, Gradient.shared(gradients, stages, pipeline.shared), %{pipeline | stages: stages}}
   end
 
   @doc """

@@ -10,7 +10,11 @@ defmodule Nx.Vulkan.Pipeline.Flow do
   alias Nx.Vulkan.Pipeline.MicroBatches
   alias Nx.Vulkan.VulkanoBackend, as: B
 
-  @type stage :: %{fun: fun, device: non_neg_integer, parameters: Nx.Container.t()}
+  @typedoc """
+  A function of parameters and input, the index of its device, the parameters there, and the function of a training, nil
+  where that is the same; it gives the new state of the layers as well.
+  """
+  @type stage :: %{fun: fun, device: non_neg_integer, parameters: Nx.Container.t(), train: fun | nil}
 
   @typedoc "Where a stage stands: its number, the processes before and after it (or nil), and the mark of its messages."
   @type place :: %{
@@ -29,7 +33,7 @@ defmodule Nx.Vulkan.Pipeline.Flow do
       results = micro_batches(0, count, [], batch, stage, place)
 
       if place.next == nil,
-        do: named(place.number, stage.device, fn -> MicroBatches.join(results, MicroBatches.part(batch, 0, count)) end)
+        do: named(place.number, stage.device, fn -> MicroBatches.join(results, batch) end)
     end)
     |> List.last()
   end
@@ -40,7 +44,7 @@ defmodule Nx.Vulkan.Pipeline.Flow do
   defp micro_batches(number, count, results, batch, stage, place) do
     # The BEAM does not see what the last micro-batch holds on the device.
     :erlang.garbage_collect()
-    result = number |> input(count, batch, stage, place) |> result(stage, place)
+    result = number |> input(count, batch, stage, place) |> result(stage, place, stage.fun, stage.parameters)
 
     if place.next == nil do
       micro_batches(number + 1, count, [result | results], batch, stage, place)
@@ -69,11 +73,11 @@ defmodule Nx.Vulkan.Pipeline.Flow do
     end
   end
 
-  @doc "What a stage gives for an input, which is there when this returns."
-  @spec result(Nx.Container.t(), stage, place) :: Nx.Container.t()
-  def result(input, stage, place) do
+  @doc "What a function of a stage gives for an input, which is there when this returns."
+  @spec result(Nx.Container.t(), stage, place, fun, Nx.Container.t()) :: Nx.Container.t()
+  def result(input, stage, place, fun, parameters) do
     named(place.number, stage.device, fn ->
-      stage |> call(stage.fun, [stage.parameters, input]) |> wait()
+      stage |> call(fun, [parameters, input]) |> wait()
     end)
   rescue
     # What Nx says of shapes that do not fit does not tell which the stage was given.

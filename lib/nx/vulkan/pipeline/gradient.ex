@@ -5,45 +5,47 @@ defmodule Nx.Vulkan.Pipeline.Gradient do
   # the gradient of its input back; the others go on with what comes first, a micro-batch or a gradient.
 
   alias Nx.Defn.Composite
-  alias Nx.Vulkan.Pipeline.{Flow, MicroBatches}
+  alias Nx.Vulkan.Pipeline.{Flow, Layers, MicroBatches}
 
-  @doc "The loss, and the gradients of all stages."
+  @doc "The loss, the gradients of all stages, and the parameters of all with the state that their layers have then."
   @spec run([Flow.stage()], Nx.Container.t(), Nx.Container.t(), fun, pos_integer) ::
-          {Nx.Tensor.t(), [Nx.Container.t()]}
+          {Nx.Tensor.t(), [Nx.Container.t()], [Nx.Container.t()]}
   def run(stages, batch, targets, loss, count) do
     last = length(stages) - 1
 
-    sums =
-      Flow.together(stages, fn stage, place ->
+    {sums, parameters} =
+      stages
+      |> Flow.together(fn stage, place ->
         # How far a stage goes ahead.
         depth = last - place.number + 1
-        state = %{stage: stage, place: place, count: count, batch: batch, depth: depth, inputs: :queue.new()}
-        state = Map.merge(state, %{forward: 0, backward: 0, sum: nil})
+        state = %{stage: stage, place: place, count: count, batch: batch, depth: depth, under_way: :queue.new()}
+        state = Map.merge(state, %{forward: 0, backward: 0, sum: nil, parameters: stage.parameters})
         if place.next, do: turn(state), else: last(Map.merge(state, %{targets: targets, loss: loss}))
       end)
+      |> Enum.unzip()
 
     {gradients, [{value, last}]} = Enum.split(sums, last)
-    {value, gradients ++ [last]}
+    {value, gradients ++ [last], parameters}
   end
 
   ## The last stage
 
   defp last(%{backward: count, count: count} = state), do: mean(state)
 
-  defp last(%{stage: stage, place: place, backward: number, count: count} = state) do
+  defp last(%{stage: stage, place: place, backward: number, count: count, parameters: parameters} = state) do
     :erlang.garbage_collect()
     input = if place.previous, do: await_input(place), else: part(state, number)
 
-    {sum, cotangents} =
+    {sum, cotangents, kept} =
       named(state, fn ->
         targets = state.targets |> MicroBatches.part(number, count) |> Flow.place(stage.device)
-        fun = last_pass(stage.fun, state.loss, place.previous == nil)
-        {value, {parameters, cotangents}} = Flow.call(stage, fun, [stage.parameters, input, targets])
-        {add(state.sum, {value, parameters}, stage), Flow.wait(cotangents)}
+        fun = last_pass(training(stage), state.loss, place.previous == nil)
+        {{value, kept}, {gradients, cotangents}} = Flow.call(stage, fun, [parameters, input, targets])
+        {add(state.sum, {value, gradients}, stage), Flow.wait(cotangents), kept}
       end)
 
     if place.previous, do: Flow.give(:previous, cotangents, place)
-    last(%{state | backward: number + 1, sum: sum})
+    last(%{state | backward: number + 1, sum: sum, parameters: Layers.updated(parameters, kept)})
   end
 
   defp await_input(%{mark: mark}) do
@@ -81,24 +83,32 @@ defmodule Nx.Vulkan.Pipeline.Gradient do
     end
   end
 
-  defp forward(%{stage: stage, place: place} = state, input) do
-    input |> Flow.result(stage, place) |> then(&Flow.give(:next, &1, place))
-    turn(%{state | forward: state.forward + 1, inputs: :queue.in(input, state.inputs)})
+  # The backward pass of a micro-batch computes it again from the state that layers have now.
+  defp forward(%{stage: stage, place: place, parameters: parameters} = state, input) do
+    {result, kept} = Flow.result(input, stage, place, training(stage), parameters)
+    Flow.give(:next, result, place)
+    under_way = :queue.in({input, parameters}, state.under_way)
+    parameters = Layers.updated(parameters, kept)
+    turn(%{state | forward: state.forward + 1, under_way: under_way, parameters: parameters})
   end
 
   defp backward(%{stage: stage, place: place} = state, cotangents) do
-    {{:value, input}, inputs} = :queue.out(state.inputs)
+    {{:value, {input, parameters}}, under_way} = :queue.out(state.under_way)
 
     {sum, before} =
       named(state, fn ->
-        fun = pass(stage.fun, place.previous == nil)
-        {parameters, before} = Flow.call(stage, fun, [stage.parameters, input, cotangents])
-        {add(state.sum, parameters, stage), Flow.wait(before)}
+        fun = pass(training(stage), place.previous == nil)
+        {gradients, before} = Flow.call(stage, fun, [parameters, input, cotangents])
+        {add(state.sum, gradients, stage), Flow.wait(before)}
       end)
 
     if place.previous, do: Flow.give(:previous, before, place)
-    turn(%{state | backward: state.backward + 1, inputs: inputs, sum: sum})
+    turn(%{state | backward: state.backward + 1, under_way: under_way, sum: sum})
   end
+
+  # A function that gives the result, and the new state of layers.
+  defp training(%{train: nil, fun: fun}), do: fn parameters, input -> {fun.(parameters, input), {}} end
+  defp training(%{train: train}), do: train
 
   defp part(%{stage: stage, batch: batch, count: count} = state, number),
     do: named(state, fn -> batch |> MicroBatches.part(number, count) |> Flow.place(stage.device) end)
@@ -115,10 +125,11 @@ defmodule Nx.Vulkan.Pipeline.Gradient do
     sum
   end
 
-  defp mean(%{count: 1, sum: sum} = state), do: named(state, fn -> Flow.wait(sum) end)
+  # What a stage ends with.
+  defp mean(%{count: 1, sum: sum} = state), do: named(state, fn -> {Flow.wait(sum), state.parameters} end)
 
   defp mean(%{count: count, sum: sum, stage: stage} = state),
-    do: named(state, fn -> stage |> Flow.call(&mean/2, [sum, count]) |> Flow.wait() end)
+    do: named(state, fn -> {stage |> Flow.call(&mean/2, [sum, count]) |> Flow.wait(), state.parameters} end)
 
   # Gradients keep their types, whatever that of the count is.
   defp mean(sum, count), do: Composite.traverse(sum, &Nx.as_type(Nx.divide(&1, Nx.as_type(count, &1.type)), &1.type))
@@ -130,7 +141,7 @@ defmodule Nx.Vulkan.Pipeline.Gradient do
   defp pass(fun, first?) do
     fn parameters, input, cotangents ->
       gradient(parameters, input, first?, &Nx.Defn.grad/2, fn parameters, input ->
-        parameters |> fun.(input) |> product(Tuple.to_list(cotangents))
+        parameters |> fun.(input) |> elem(0) |> product(Tuple.to_list(cotangents))
       end)
     end
   end
@@ -144,11 +155,14 @@ defmodule Nx.Vulkan.Pipeline.Gradient do
 
   defp last_pass(fun, loss, first?) do
     fn parameters, input, targets ->
-      gradient(parameters, input, first?, &Nx.Defn.value_and_grad/2, fn parameters, input ->
-        loss.(targets, fun.(parameters, input))
+      gradient(parameters, input, first?, &value_and_grad/2, fn parameters, input ->
+        {result, kept} = fun.(parameters, input)
+        {loss.(targets, result), kept}
       end)
     end
   end
+
+  defp value_and_grad(vars, fun), do: Nx.Defn.value_and_grad(vars, fun, fn {value, _kept} -> value end)
 
   # The gradients of the parameters and of the floats of the input, as a tuple.
   defp gradient(parameters, input, first?, grad, fun) do

@@ -10,13 +10,17 @@ defmodule Nx.Vulkan.Pipeline.Layers do
   alias Nx.Vulkan.Devices
 
   @doc """
-  The stages of a model, for `Nx.Vulkan.Pipeline.new/2`, and the names of layers that several have, with their numbers.
+  The stages of a model, for `Nx.Vulkan.Pipeline.new/2`; their functions in a training, nil where these are the same;
+  and the names of layers that several have, with their numbers.
   """
   @spec stages(struct, Nx.Container.t(), [Devices.selector()], [String.t()] | nil, keyword) ::
-          {[tuple], [{String.t(), [non_neg_integer]}]}
+          {[tuple], [fun | nil], [{String.t(), [non_neg_integer]}]}
   def stages(%{__struct__: Axon} = model, parameters, devices, first, build) do
-    build = Keyword.put_new(build, :mode, :inference)
-    if build[:mode] != :inference, do: raise(ArgumentError, "expected no other :mode than :inference in a pipeline")
+    {mode, build} = Keyword.pop(build, :mode, :inference)
+
+    if mode not in [:inference, :train],
+      do: raise(ArgumentError, "expected :mode to be :inference or :train, got: #{inspect(mode)}")
+
     state = state(parameters)
     order = order(model)
     numbers = if first, do: cut_at(order, first), else: cut_by_bytes(order, bytes(state), length(devices))
@@ -37,16 +41,26 @@ defmodule Nx.Vulkan.Pipeline.Layers do
     shared =
       for {name, [_, _ | _] = numbers} <- Enum.group_by(of_layers, &elem(&1, 0), &elem(&1, 1)), do: {name, numbers}
 
-    stages =
-      for {{state, device}, number} <- states |> Enum.zip(devices) |> Enum.with_index() do
-        {function(graph, number, count, model.output), state, device}
-      end
+    function = fn mode, number -> function(graph, mode, number, count, model.output) end
 
-    {stages, Enum.sort(shared)}
+    stages =
+      for {{state, device}, number} <- states |> Enum.zip(devices) |> Enum.with_index(),
+          do: {function.(:inference, number), state, device}
+
+    trains = for number <- 0..(count - 1), do: if(mode == :train, do: function.(:train, number))
+    if mode == :train, do: one_state!(shared, states)
+    {stages, trains, Enum.sort(shared)}
   end
 
   def stages(other, _parameters, _devices, _first, _build),
     do: raise(ArgumentError, "expected a model of Axon, got: #{inspect(other)}")
+
+  # Two stages can't go on with the state of one layer.
+  defp one_state!(shared, states) do
+    for {name, _numbers} <- shared, %{state: %{^name => _}} <- states do
+      raise ArgumentError, "layer #{inspect(name)}, which has state, is in several stages, where it can't be trained"
+    end
+  end
 
   # The library does not depend on Axon: who gives a model of it has it.
   defp axon(module \\ "Axon"), do: Module.concat([module])
@@ -56,31 +70,25 @@ defmodule Nx.Vulkan.Pipeline.Layers do
 
   ## Order and names
 
-  # The nodes that inference uses as `{id, name}`, each after those that it takes, as Axon comes by them.
+  # The nodes as `{id, name}`, each after those that it takes, as Axon comes by them. Those of one op are all in
+  # training, in inference, or in both, so that Axon counts them alike.
   defp order(model) do
     {order, _} = visit(model.output, model.nodes, {[], %{seen: MapSet.new(), counts: %{}, blocks: %{}}})
     Enum.reverse(order)
   end
 
-  defp visit(id, nodes, {order, seen} = acc) do
-    node = nodes[id]
-
-    cond do
-      id in seen.seen ->
-        acc
-
-      left_out?(node) ->
-        visit(hd(node.parent), nodes, {order, %{seen | seen: MapSet.put(seen.seen, id)}})
-
-      true ->
-        {order, seen} = Enum.reduce(node.parent, acc, &visit(&1, nodes, &2))
-        {name, seen} = name(node, seen)
-        {[{id, name} | order], %{seen | seen: MapSet.put(seen.seen, id)}}
+  defp visit(id, nodes, {_order, seen} = acc) do
+    if id in seen.seen do
+      acc
+    else
+      {order, seen} = Enum.reduce(nodes[id].parent, acc, &visit(&1, nodes, &2))
+      {name, seen} = name(nodes[id], seen)
+      {[{id, name} | order], %{seen | seen: MapSet.put(seen.seen, id)}}
     end
   end
 
-  # What gives what its parent gives in inference.
-  defp left_out?(%{mode: mode, parent: parent}), do: mode == :train and parent != []
+  # What gives what its parent gives, such as dropout in inference.
+  defp left_out?(%{mode: of_node, parent: parent}, mode), do: of_node not in [:both, mode] and parent != []
 
   defp name(%{op: :optional}, seen), do: {nil, seen}
 
@@ -180,49 +188,65 @@ defmodule Nx.Vulkan.Pipeline.Layers do
     %{state | data: data, parameters: parameters, state: kept, frozen_parameters: frozen}
   end
 
-  # The function of a stage: of its parameters, and of the input of the model or what crosses the cut before it.
-  defp function(graph, number, count, output) do
+  # The function of a stage: of its parameters, and of the input of the model or what crosses the cut before it. In a
+  # training it gives the new state of its layers as well.
+  defp function(graph, mode, number, count, output) do
+    graph = Map.put(graph, :mode, mode)
     last? = number == count - 1
     entering = if number > 0, do: crossing(graph, number, output)
-    leaving = if last?, do: [made(output, graph.nodes)], else: crossing(graph, number + 1, output)
+    leaving = if last?, do: [made(output, graph)], else: crossing(graph, number + 1, output)
     passing = if number > 0, do: leaving -- (leaving -- entering), else: []
     nodes = if number > 0, do: Enum.reduce(entering, graph.nodes, &Map.put(&2, &1, input(&1))), else: graph.nodes
-    model = collected(leaving -- passing, nodes)
-    {_init, predict} = axon().build(model, graph.build)
+    {_init, predict} = axon().build(collected(leaving -- passing, nodes), [mode: mode] ++ graph.build)
 
-    fn state, input ->
-      values = predict.(still(state), if(number > 0, do: inputs(input), else: input))
+    result = fn input, values ->
       made = (leaving -- passing) |> Enum.zip(listed(values)) |> Map.new()
+      all = input |> passed(passing) |> Map.merge(made)
+      if last?, do: Map.fetch!(all, hd(leaving)), else: all
+    end
 
-      if last?,
-        do: input |> passed(passing) |> Map.merge(made) |> Map.fetch!(hd(leaving)),
-        else: Map.merge(passed(input, passing), made)
+    given = fn input -> if number > 0, do: inputs(input), else: input end
+
+    case mode do
+      :inference ->
+        fn state, input -> result.(input, predict.(still(state), given.(input))) end
+
+      :train ->
+        fn state, input ->
+          %{prediction: values, state: kept} = predict.(still(state), given.(input))
+          {result.(input, values), kept}
+        end
     end
   end
+
+  @doc "Parameters with the new state of their layers."
+  @spec updated(Nx.Container.t(), map | {}) :: Nx.Container.t()
+  def updated(parameters, {}), do: parameters
+  def updated(%{data: data} = state, kept), do: %{state | data: merge(data, kept)}
+
+  defp merge(%{} = old, new) when not is_struct(old), do: Map.merge(old, new, fn _name, old, new -> merge(old, new) end)
+  defp merge(_old, new), do: new
 
   defp passed(_input, []), do: %{}
   defp passed(input, passing), do: Map.take(input, passing)
 
   # What stages before this one make that it or those after it take. Nodes without work of their own are made anew.
   defp crossing(graph, number, output) do
-    later = for id <- graph.order, graph.numbers[id] >= number, not made_anew?(graph.nodes[id]), do: id
-    taken = for id <- later, parent <- graph.nodes[id].parent, do: made(parent, graph.nodes)
+    later = for id <- graph.order, graph.numbers[id] >= number, node = graph.nodes[id], own?(node, graph.mode), do: node
+    taken = for node <- later, parent <- node.parent, do: made(parent, graph)
 
-    [made(output, graph.nodes) | taken]
+    [made(output, graph) | taken]
     |> Enum.uniq()
     |> Enum.filter(&(graph.numbers[&1] < number and graph.nodes[&1].op != :constant))
     |> Enum.sort()
   end
 
-  defp made_anew?(%{op: op}), do: op in [:optional, :constant]
+  defp own?(%{op: op} = node, mode), do: op not in [:optional, :constant] and not left_out?(node, mode)
 
   # The node whose result this is.
-  defp made(id, nodes) do
-    case nodes[id] do
-      %{op: :optional, parent: [parent]} -> made(parent, nodes)
-      %{parent: [parent | _]} = node -> if left_out?(node), do: made(parent, nodes), else: id
-      _node -> id
-    end
+  defp made(id, %{nodes: nodes, mode: mode} = graph) do
+    node = nodes[id]
+    if node.op == :optional or left_out?(node, mode), do: made(hd(node.parent), graph), else: id
   end
 
   # An input in the place of a node.

@@ -66,12 +66,12 @@ defmodule Nx.Vulkan.Pipeline.MicroBatches do
     end)
   end
 
-  @doc "The results of micro-batches as one. `part` is a micro-batch, which says how many rows they have."
+  @doc "The results of the micro-batches of a batch as one."
   @spec join([Nx.Container.t()], Nx.Container.t()) :: Nx.Container.t()
-  def join([result], _part), do: result
+  def join([result], _batch), do: result
 
-  def join([first | _] = results, part) do
-    rows = rows!(part, 1)
+  def join([first | _] = results, batch) do
+    rows = div(rows!(batch, length(results)), length(results))
     for leaf <- leaves(first), do: joins!(leaf, rows)
     of_all = results |> Enum.map(&leaves/1) |> Enum.zip_with(& &1)
 
