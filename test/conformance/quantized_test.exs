@@ -238,6 +238,45 @@ defmodule Nx.Vulkan.Conformance.QuantizedTest do
     end
   end
 
+  test "rows of packed weights are those of the values" do
+    formats = [:q4_0, :q4_k, {:affine, 4, 64}, {:affine, 2, 32}] ++ for(p <- [:tensor, :channel, :block], do: {:f8, p})
+
+    for format <- formats, compiler <- [Nx.Defn.Evaluator, Nx.Vulkan] do
+      q = Quantized.quantize(device(numbers({130, 256}, :f32)), format)
+      indices = device(Nx.tensor([[129, 0, 7], [128, 7, 64]]))
+      rows = Nx.Defn.jit_apply(&Quantized.take/2, [q, indices], compiler: compiler)
+      want = Nx.take(Quantized.dequantize(q), indices)
+      assert {rows.shape, Nx.to_binary(rows)} == {{2, 3, 256}, Nx.to_binary(want)}, inspect({format, compiler})
+    end
+  end
+
+  test "GPTQ's columns in the order of their groups" do
+    {k, n, group} = {128, 16, 32}
+    words = &device(Nx.reshape(tensor(:rand.bytes(4 * Tuple.product(&1)), :s32), &1))
+    g_idx = 0..(k - 1) |> Enum.map(&div(&1, group)) |> Enum.shuffle() |> Nx.tensor(type: :s32)
+    scales = Nx.as_type(device(numbers({div(k, group), n}, :f32)), :f16)
+    q = Quantized.from_gptq(words.({div(k, 8), n}), words.({4, 2}), scales, bits: 4, group: group, g_idx: g_idx)
+    w = on_host(&Quantized.dequantize/1, [host(q)])
+    assert values(q) == [Nx.to_binary(w), Nx.to_binary(w)]
+
+    for rows <- [1, 7], compiler <- [Nx.Defn.Evaluator, Nx.Vulkan] do
+      x = numbers({rows, k}, :f32)
+      y = Nx.Defn.jit_apply(&Quantized.dot/2, [device(x), q], compiler: compiler)
+      g = Nx.Defn.jit_apply(&gradient/2, [device(x), q], compiler: compiler)
+      [x, w] = for t <- [cpu(x), w], do: Nx.as_type(t, :f64)
+      want = Nx.dot(x, [-1], w, [-1])
+      off = bound(x, w, :f32)
+      assert_within(y, want, off)
+      of_gradient = Nx.add(Nx.dot(off, Nx.abs(w)), Nx.multiply(Nx.dot(Nx.abs(Nx.cos(want)), Nx.abs(w)), 2.0e-6))
+      assert_within(g, Nx.dot(Nx.cos(want), w), of_gradient)
+    end
+  end
+
+  defp assert_within(got, want, off) do
+    error = Nx.abs(Nx.subtract(Nx.as_type(host(got), :f64), want))
+    assert Nx.to_number(Nx.all(Nx.less_equal(error, off))) == 1
+  end
+
   test "arguments, results and donated arguments of compiled functions" do
     {q, values} = decoded(:q4_k)
     doubled = &%{q: &1, twice: Nx.multiply(Quantized.dequantize(&1), 2)}

@@ -20,6 +20,8 @@ defmodule Nx.Vulkan.Quantized do
   `{:affine, bits, group}` has `bits` of 2, 4 or 8 and a `group` of 32, 64 or 128. `weight` is u32
   `{..., n, k * bits / 32}`, with the first integer in the lowest bits, as in MLX; `scales` and `biases` are f32, f16 or
   bf16 `{..., n, k / group}`. A value is `scale * q + bias` or, without `biases`, `scale * (q - 2 ** (bits - 1))`.
+  Where there are `columns`, s32 `{k}`, stored columns are those of the values that it names: groups of GPTQ need not be
+  neighbours.
 
   `:q4_0`, `:q4_1`, `:q5_0`, `:q5_1`, `:q8_0`, `:q2_k`, `:q3_k`, `:q4_k`, `:q5_k`, `:q6_k`, `:q8_k`, `:iq4_nl`,
   `:iq4_xs`, `:tq1_0`, `:tq2_0`, `:mxfp4` and `:nvfp4` are those of GGUF. `blocks` is u8
@@ -181,7 +183,8 @@ defmodule Nx.Vulkan.Quantized do
 
   Computed in f32 and rounded to another type once, at the end. It is an elementwise expression of the stored tensors,
   which a compiled function has in one kernel or as part of one; in two for `:tq1_0`, and for a float of 8 bits with
-  `:block` whose `n` and `k` are both no multiples of 128. It has no gradient.
+  `:block` whose `n` and `k` are both no multiples of 128. `columns` are put in their order behind it. It has no
+  gradient.
 
   ## Errors
 
@@ -207,6 +210,11 @@ defmodule Nx.Vulkan.Quantized do
     q |> decode() |> Nx.reshape(q.shape) |> Nx.as_type(type)
   end
 
+  # In the order of columns.
+  defp decode(%__MODULE__{tensors: %{columns: columns}} = q) do
+    q |> unordered() |> decode() |> Nx.reshape(q.shape) |> Nx.take(Nx.argsort(columns), axis: -1)
+  end
+
   defp decode(%__MODULE__{format: {:affine, bits, group}, tensors: tensors}), do: Affine.decode(tensors, bits, group)
   defp decode(%__MODULE__{format: {_type, part}, tensors: tensors}), do: Floats.decode(tensors, part)
 
@@ -214,6 +222,9 @@ defmodule Nx.Vulkan.Quantized do
     {_weights, bytes} = Formats.block(format)
     blocks |> Nx.reshape({:auto, bytes}) |> Blocks.decode(format)
   end
+
+  # The columns as they are stored.
+  defp unordered(q), do: %{q | tensors: Map.delete(q.tensors, :columns)}
 
   defp quantized!(%__MODULE__{} = q), do: q
   defp quantized!(other), do: raise(ArgumentError, "expected a quantised tensor, got: #{inspect(other)}")
@@ -250,6 +261,7 @@ defmodule Nx.Vulkan.Quantized do
     case {x.shape, q.shape} do
       {shape, {_n, k}} when tuple_size(shape) > 0 and elem(shape, tuple_size(shape) - 1) == k ->
         type = if x.type in [{:f, 16}, {:bf, 16}], do: x.type, else: {:f, 32}
+        {x, q} = in_stored_order(x, q)
         Nx.dot(x, [-1], dequantize(q, type: type), [-1])
 
       {shape, {_n, k}} ->
@@ -259,6 +271,64 @@ defmodule Nx.Vulkan.Quantized do
       {_, shape} ->
         raise ArgumentError, "expected a quantised tensor of two axes, got shape #{inspect(shape)}: dequantize it"
     end
+  end
+
+  # x has fewer elements than the weights.
+  defp in_stored_order(x, %{tensors: %{columns: columns}} = q), do: {Nx.take(x, columns, axis: -1), unordered(q)}
+  defp in_stored_order(x, q), do: {x, q}
+
+  @doc """
+  The values of some rows, such as those of tokens in an embedding: `{n, k}` at `indices`, of any shape, integers.
+
+  Only the packed rows that are asked for are read.
+
+  ## Shapes
+
+  `indices` `{...}` give `{..., k}`.
+
+  ## Options
+
+    * `:type` - the type of the values, see `dequantize/2`
+
+  ## Errors
+
+  An `ArgumentError` for a quantised tensor that has not two axes. Indices out of bounds are as in `Nx.take/3`.
+
+  ## Examples
+
+      iex> q = Nx.Vulkan.Quantized.quantize(Nx.iota({4, 32}, type: :f32), {:affine, 8, 32})
+      iex> rows = Nx.Vulkan.Quantized.take(q, Nx.tensor([[3, 0], [0, 1]]))
+      iex> {rows.shape, Nx.to_number(rows[0][0][0])}
+      {{2, 2, 32}, 96.0}
+  """
+  @spec take(t, Nx.Tensor.t(), keyword) :: Nx.Tensor.t()
+  defn(take(q, indices, opts \\ [type: :f32]), do: stop_grad(rows(q, indices, opts)))
+
+  deftransformp rows(q, indices, opts) do
+    q = quantized!(q)
+    if tuple_size(q.shape) != 2, do: raise(ArgumentError, "expected a quantised tensor of two axes, got: #{inspect(q)}")
+    flat = Nx.reshape(indices, {:auto})
+    shape = {Nx.size(indices), elem(q.shape, 1)}
+    values = values(rows_of(q, flat, shape), opts)
+    Nx.reshape(values, List.to_tuple(Tuple.to_list(indices.shape) ++ [elem(q.shape, 1)]))
+  end
+
+  # Rows share the scales of their block: as rows of blocks of their own, each has them for itself.
+  defp rows_of(%__MODULE__{format: {type, :block}, tensors: tensors, shape: {_, k}}, flat, {count, k}) do
+    edge = Formats.float_block()
+    columns = Nx.axis_size(tensors.scales, 1)
+    scales = tensors.scales |> Nx.take(Nx.quotient(flat, edge)) |> Nx.reshape({count, 1, columns})
+    weight = tensors.weight |> Nx.take(flat) |> Nx.reshape({count, 1, k})
+    %__MODULE__{format: {type, :block}, shape: {count, 1, k}, tensors: %{weight: weight, scales: scales}}
+  end
+
+  defp rows_of(%__MODULE__{tensors: tensors} = q, flat, shape) do
+    whole = [:columns | if(match?({_, :tensor}, q.format), do: [:scales], else: [])]
+
+    tensors =
+      Map.new(tensors, fn {name, tensor} -> {name, if(name in whole, do: tensor, else: Nx.take(tensor, flat))} end)
+
+    %{q | shape: shape, tensors: tensors}
   end
 
   @doc """
@@ -343,21 +413,25 @@ defmodule Nx.Vulkan.Quantized do
   @doc """
   A quantised tensor of the three tensors that models of GPTQ have for each weight: `qweight`, `qzeros` and `scales`.
 
-  Integers stay as they are, words are transposed. Models whose columns were reordered by importance (`desc_act`, a
-  `g_idx` that does not ascend) are not read by this.
+  Integers stay as they are, words are transposed.
 
   ## Options
 
     * `:bits`, `:group` - those of the format, `bits` and `group_size` in the model's configuration; required
+    * `:g_idx` - the group of each column, where models have a tensor of this name. Where groups are no neighbours
+      (`desc_act`), columns are stored in the order of their groups: the quantised tensor has `columns`. It is read,
+      so that this is no function to compile then
 
   ## Shapes
 
   `qweight` is s32 `{k * bits / 32, n}`, `qzeros` s32 `{k / group, n * bits / 32}`, `scales` `{k / group, n}`, as
-  AutoGPTQ stores them: zero points less one. `n` is a multiple of `32 / bits`. The quantised tensor is `{n, k}`.
+  AutoGPTQ stores them: zero points less one. `n` is a multiple of `32 / bits`. `g_idx` is s32 `{k}`. The quantised
+  tensor is `{n, k}`.
 
   ## Errors
 
-  An `ArgumentError` for types or shapes that don't fit together.
+  An `ArgumentError` for types or shapes that don't fit together, and a `g_idx` that does not give each group as many
+  columns.
 
   ## Examples
 
@@ -368,13 +442,43 @@ defmodule Nx.Vulkan.Quantized do
   """
   @spec from_gptq(Nx.Tensor.t(), Nx.Tensor.t(), Nx.Tensor.t(), keyword) :: t
   def from_gptq(qweight, qzeros, scales, opts) do
-    opts = Keyword.validate!(opts, [:bits, :group])
+    opts = Keyword.validate!(opts, [:bits, :group, :g_idx])
     format = {:affine, bits, group} = Formats.check!({:affine, opts[:bits], opts[:group]})
     {groups, n} = scales_shape!(scales, bits)
     words!(:qweight, qweight, {div(groups * group * bits, 32), n})
     words!(:qzeros, qzeros, {groups, div(n * bits, 32)})
-    tensors = Affine.from_gptq(qweight, qzeros, scales, bits: bits)
+
+    tensors =
+      case columns(opts[:g_idx], groups, group) do
+        nil ->
+          Affine.from_gptq(qweight, qzeros, scales, bits: bits)
+
+        columns ->
+          qweight = Affine.ordered(qweight, columns, bits: bits)
+          qweight |> Affine.from_gptq(qzeros, scales, bits: bits) |> Map.put(:columns, columns)
+      end
+
     %__MODULE__{format: format, shape: {n, groups * group}, tensors: tensors}
+  end
+
+  # Which columns the groups have, one after the other; nil where they are all of them in order.
+  defp columns(nil, _groups, _group), do: nil
+
+  defp columns(g_idx, groups, group) do
+    words!(:g_idx, g_idx, {groups * group})
+    of_columns = g_idx |> Nx.backend_copy(Nx.BinaryBackend) |> Nx.to_flat_list()
+    in_order = for g <- 0..(groups - 1), _ <- 1..group, do: g
+
+    cond do
+      of_columns == in_order ->
+        nil
+
+      Enum.sort(of_columns) == in_order ->
+        g_idx |> Nx.argsort(stable: true) |> Nx.as_type(:s32)
+
+      true ->
+        raise ArgumentError, "expected a g_idx that has each of 0 to #{groups - 1} #{group} times, got other numbers"
+    end
   end
 
   @doc """

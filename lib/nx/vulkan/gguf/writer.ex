@@ -4,7 +4,7 @@ defmodule Nx.Vulkan.GGUF.Writer do
   # The bytes of a GGUF file, version 3, and their way to the disk.
 
   alias Nx.Vulkan.GGUF.Types
-  alias Nx.Vulkan.Quantized
+  alias Nx.Vulkan.{Quantized, WholeFile}
 
   @version 3
   @alignment 32
@@ -23,27 +23,11 @@ defmodule Nx.Vulkan.GGUF.Writer do
     unique!(tensors)
     alignment = alignment(metadata)
     header = header(metadata, tensors, alignment)
-    part = "#{path}.#{unique()}.part"
 
-    with {:ok, file} <- :file.open(part, [:write, :raw, :binary, :exclusive]) do
-      try do
-        with :ok <- :file.write(file, [header, padding(IO.iodata_length(header), alignment)]),
-             :ok <- data(file, tensors, alignment),
-             :ok <- :file.sync(file),
-             :ok <- :file.close(file),
-             do: :file.rename(part, path)
-      after
-        # Both find nothing where all went well.
-        _ = :file.close(file)
-        _ = :file.delete(part)
-      end
-    end
-  end
-
-  # Another one for each call, whatever the seed of the caller's random numbers.
-  defp unique do
-    {number, _} = :rand.uniform_s(2 ** 48, :rand.seed_s(:exsss))
-    Integer.to_string(number, 36)
+    WholeFile.write(path, fn file ->
+      with :ok <- :file.write(file, [header, padding(IO.iodata_length(header), alignment)]),
+           do: data(file, tensors, alignment)
+    end)
   end
 
   defp data(file, tensors, alignment) do

@@ -91,6 +91,23 @@ defmodule Nx.Vulkan.Quantized.Affine do
   end
 
   @doc """
+  Words of integers along k, `{k * bits / 32, n}`, with the columns in another order.
+  """
+  defn ordered(qweight, columns, opts) do
+    {rows, n} = Nx.shape(qweight)
+    # {words, n, integers of a word} as {k, n}.
+    integers = qweight |> integers(bits: opts[:bits]) |> Nx.transpose(axes: [0, 2, 1]) |> Nx.reshape({:auto, n})
+
+    integers
+    |> Nx.take(columns)
+    |> Nx.transpose()
+    |> words(opts[:bits])
+    |> Nx.reshape({n, rows})
+    |> Nx.transpose()
+    |> Nx.bitcast(:s32)
+  end
+
+  @doc """
   The tensors of what AWQ stores: words of integers along n, `{k, n / 8}`, those of zero points, `{k / group, n / 8}`,
   and scales `{k / group, n}`.
   """
