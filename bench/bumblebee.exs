@@ -82,6 +82,25 @@ defmodule Bumblebee do
 
   def apply_tokenizer(%module{} = tokenizer, texts), do: module.apply(tokenizer, texts)
 
+  # Bumblebee's own, of local files: its main module under another name, which is this one's.
+  def load_model(repository, options) do
+    compile(~w(conversion/pytorch_params))
+    :global.trans({__MODULE__.Original, self()}, fn -> original() end, [node()])
+    apply(__MODULE__.Original, :load_model, [repository, options])
+  end
+
+  defp original do
+    if not Code.ensure_loaded?(__MODULE__.Original) do
+      [_docs, source] =
+        folder() |> Path.join("lib/bumblebee.ex") |> File.read!() |> String.split(~s(\n  """\n), parts: 2)
+
+      warned = Code.get_compiler_option(:no_warn_undefined)
+      Code.put_compiler_option(:no_warn_undefined, :all)
+      {_, _} = Code.with_diagnostics(fn -> Code.compile_string("defmodule Bumblebee.Original do\n" <> source) end)
+      Code.put_compiler_option(:no_warn_undefined, warned)
+    end
+  end
+
   def build_model(%module{} = spec), do: module.model(spec)
 
   # A model whose parameters, arithmetic and results are of a type.

@@ -57,7 +57,7 @@ defmodule Nx.Vulkan.Checkpoint do
   """
   @spec rewrite(struct, (String.t() -> as_boolean(term))) :: struct
   def rewrite(%{__struct__: Axon} = model, first?) when is_function(first?, 1) do
-    layers = named(model)
+    layers = layers(model)
     firsts = for {name, node} <- layers, first?.(name), do: node
 
     if firsts == [] do
@@ -75,8 +75,11 @@ defmodule Nx.Vulkan.Checkpoint do
 
   def rewrite(other, _first?), do: raise(ArgumentError, "expected a model of Axon, got: #{inspect(other)}")
 
-  # The layers, inputs first, with the names that they have in training: Axon counts the layers of an op.
-  defp named(model) do
+  @doc """
+  The layers of a model, inputs first, with the names that they have in training: Axon counts the layers of an op.
+  """
+  @spec layers(struct) :: [{String.t(), struct}]
+  def layers(model) do
     {layers, _} =
       model
       |> axon().reduce_nodes([], &[&1 | &2])

@@ -172,7 +172,7 @@ defmodule Nx.Vulkan.Safetensors do
   def read!(path, opts \\ []) do
     {type, opts} = Keyword.pop(opts, :type, :f32)
 
-    for info <- open!(siblings(path), opts).tensors, first(info).path == path, into: %{} do
+    for info <- open!(siblings(path), opts).tensors, path(info) == path, into: %{} do
       {info.name, %Lazy{info: info, type: Nx.Type.normalize!(type)}}
     end
   end
@@ -226,6 +226,10 @@ defmodule Nx.Vulkan.Safetensors do
   catch
     {:part, error} -> {:error, error}
   end
+
+  # The file that a tensor is in; that of its first part.
+  @doc false
+  def path(info), do: first(info).path
 
   # The part that has the name of the whole, or stands for it.
   defp first(%{parts: parts}), do: parts[:tensor] || parts[:weight] || parts[:qweight]

@@ -25,8 +25,11 @@ defmodule Nx.Vulkan.WholeFile do
     end
   end
 
-  # Another one for each call, whatever the seed of the caller's random numbers.
-  defp unique do
+  @doc """
+  Letters of a name, others for each call, whatever the seed of the caller's random numbers.
+  """
+  @spec unique() :: String.t()
+  def unique do
     {number, _} = :rand.uniform_s(2 ** 48, :rand.seed_s(:exsss))
     Integer.to_string(number, 36)
   end

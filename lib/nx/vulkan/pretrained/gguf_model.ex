@@ -1,0 +1,327 @@
+defmodule Nx.Vulkan.Pretrained.GGUFModel do
+  @moduledoc false
+
+  # What a GGUF file says of a model, in the words of Hugging Face: `config.json`, and tensors by the names and with the
+  # values that transformers has. Names are those of gguf-py's constants.py and tensor_mapping.py, changes of values
+  # those of convert_hf_to_gguf.py.
+
+  alias Nx.Vulkan.{Error, GGUF, Quantized}
+
+  # Which class of transformers an architecture is, and what is particular to it:
+  #   names     - how layers are called
+  #   permuted  - rows of queries and keys are in the order of another kind of rotation
+  #   shifted   - 1 was added to the weights of norms
+  @architectures %{
+    "llama" => %{class: "LlamaForCausalLM", type: "llama", names: :llama, permuted: true, shifted: false},
+    "qwen3" => %{class: "Qwen3ForCausalLM", type: "qwen3", names: :llama, permuted: false, shifted: false},
+    "gemma" => %{class: "GemmaForCausalLM", type: "gemma", names: :llama, permuted: false, shifted: true},
+    "gemma3" => %{class: "Gemma3ForCausalLM", type: "gemma3_text", names: :gemma3, permuted: false, shifted: true},
+    "bert" => %{class: "BertModel", type: "bert", names: :bert, permuted: false, shifted: false}
+  }
+
+  @outside %{
+    llama: %{"token_embd" => "model.embed_tokens", "output_norm" => "model.norm", "output" => "lm_head"},
+    bert: %{
+      "token_embd" => "bert.embeddings.word_embeddings",
+      "position_embd" => "bert.embeddings.position_embeddings",
+      "token_types" => "bert.embeddings.token_type_embeddings",
+      "token_embd_norm" => "bert.embeddings.LayerNorm"
+    }
+  }
+
+  @llama %{
+    "attn_norm" => "input_layernorm",
+    "attn_q" => "self_attn.q_proj",
+    "attn_k" => "self_attn.k_proj",
+    "attn_v" => "self_attn.v_proj",
+    "attn_output" => "self_attn.o_proj",
+    "attn_q_norm" => "self_attn.q_norm",
+    "attn_k_norm" => "self_attn.k_norm",
+    "ffn_norm" => "post_attention_layernorm",
+    "ffn_gate" => "mlp.gate_proj",
+    "ffn_up" => "mlp.up_proj",
+    "ffn_down" => "mlp.down_proj"
+  }
+
+  @inside %{
+    llama: @llama,
+    gemma3:
+      Map.merge(@llama, %{
+        "post_attention_norm" => "post_attention_layernorm",
+        "ffn_norm" => "pre_feedforward_layernorm",
+        "post_ffw_norm" => "post_feedforward_layernorm"
+      }),
+    bert: %{
+      "attn_q" => "attention.self.query",
+      "attn_k" => "attention.self.key",
+      "attn_v" => "attention.self.value",
+      "attn_output" => "attention.output.dense",
+      "attn_output_norm" => "attention.output.LayerNorm",
+      "ffn_up" => "intermediate.dense",
+      "ffn_down" => "output.dense",
+      "layer_output_norm" => "output.LayerNorm"
+    }
+  }
+
+  # Of Gemma 3: one block of six attends to all, and rotations of the others have this base, which files have under
+  # the first of these keys or not at all. The largest model scales scores by another size.
+  @full_every 6
+  @local_base_keys ["rope.freq_base_swa", "rope.local.freq_base"]
+  @local_base 10_000.0
+  @blocks_of_27b 62
+
+  # How Llama 3.1 and later stretch rotations; files have the factors alone.
+  @low_factor 1.0
+  @high_factor 4.0
+  @original_positions 8192
+
+  @doc """
+  The configuration, a map as `config.json` has it. `scaled?` says that the caller knows how rotations are stretched.
+  """
+  def config(gguf, scaled?) do
+    {:ok, config!(gguf, scaled?)}
+  catch
+    {kind, message, details} ->
+      details = Map.put(details, :path, gguf.path)
+      {:error, Error.exception(kind: kind, op: :gguf, message: "#{gguf.path}: #{message}", details: details)}
+  end
+
+  defp config!(gguf, scaled?) do
+    name = text!(gguf, "general.architecture")
+
+    known =
+      @architectures[name] ||
+        throw(
+          {:unsupported,
+           "the architecture #{name} is none of #{@architectures |> Map.keys() |> Enum.sort() |> Enum.join(", ")}",
+           %{architecture: name}}
+        )
+
+    if number(gguf, name, "expert_count", 0) > 0,
+      do: throw({:unsupported, "models of experts can't be loaded", %{architecture: name}})
+
+    tokens =
+      for {key, id} <- [{"bos_token_id", "bos"}, {"eos_token_id", "eos"}, {"pad_token_id", "padding"}],
+          value = gguf.metadata["tokenizer.ggml.#{id}_token_id"],
+          is_integer(value),
+          into: %{},
+          do: {key, value}
+
+    %{"architectures" => [known.class], "model_type" => known.type}
+    |> Map.merge(tokens)
+    |> Map.merge(sizes(gguf, name))
+    |> Map.merge(particular(known.names, gguf, name, scaled?))
+    |> Map.merge(if(name == "gemma3", do: gemma3(gguf, name), else: %{}))
+    |> Map.reject(fn {_, value} -> is_nil(value) end)
+  end
+
+  defp sizes(gguf, name) do
+    %{
+      "vocab_size" => elem(info!(gguf, "token_embd.weight").shape, 0),
+      "max_position_embeddings" => number!(gguf, name, "context_length"),
+      "hidden_size" => number!(gguf, name, "embedding_length"),
+      "num_hidden_layers" => number!(gguf, name, "block_count"),
+      "num_attention_heads" => number!(gguf, name, "attention.head_count"),
+      "intermediate_size" => number!(gguf, name, "feed_forward_length")
+    }
+  end
+
+  defp particular(:bert, gguf, name, _scaled?) do
+    %{
+      "layer_norm_eps" => number!(gguf, name, "attention.layer_norm_epsilon"),
+      "type_vocab_size" => elem(info!(gguf, "token_types.weight").shape, 0),
+      "max_position_embeddings" => elem(info!(gguf, "position_embd.weight").shape, 0),
+      "hidden_act" => "gelu"
+    }
+  end
+
+  defp particular(_names, gguf, name, scaled?) do
+    heads = number!(gguf, name, "attention.head_count")
+    activation = if name in ["gemma", "gemma3"], do: "gelu_pytorch_tanh", else: "silu"
+
+    %{
+      "num_key_value_heads" => number(gguf, name, "attention.head_count_kv", heads),
+      "head_dim" => head_size(gguf, name),
+      "rms_norm_eps" => number!(gguf, name, "attention.layer_norm_rms_epsilon"),
+      "rope_theta" => number(gguf, name, "rope.freq_base", 10_000.0),
+      "rope_scaling" => if(not scaled?, do: scaling(gguf, name)),
+      "tie_word_embeddings" => info(gguf, "output.weight") == nil,
+      "hidden_act" => activation,
+      "hidden_activation" => activation
+    }
+  end
+
+  defp gemma3(gguf, name) do
+    blocks = number!(gguf, name, "block_count")
+    size = head_size(gguf, name)
+    base = Enum.find_value(@local_base_keys, @local_base, &number(gguf, name, &1, nil))
+
+    scale_base =
+      if blocks == @blocks_of_27b,
+        do: div(number!(gguf, name, "embedding_length"), number!(gguf, name, "attention.head_count")),
+        else: size
+
+    types =
+      for block <- 1..blocks, do: if(rem(block, @full_every) == 0, do: "full_attention", else: "sliding_attention")
+
+    %{
+      "sliding_window" => number!(gguf, name, "attention.sliding_window"),
+      "query_pre_attn_scalar" => scale_base,
+      "rope_local_base_freq" => base,
+      "layer_types" => types
+    }
+  end
+
+  defp head_size(gguf, name) do
+    default = div(number!(gguf, name, "embedding_length"), number!(gguf, name, "attention.head_count"))
+    number(gguf, name, "attention.key_length", default)
+  end
+
+  ## Stretched rotations
+
+  defp scaling(gguf, name) do
+    case gguf.metadata["#{name}.rope.scaling.type"] do
+      "linear" ->
+        %{"type" => "linear", "factor" => number!(gguf, name, "rope.scaling.factor")}
+
+      type when type in [nil, "none"] ->
+        if info(gguf, "rope_freqs.weight"), do: llama3(gguf, name)
+
+      type ->
+        unknown_scaling("the type #{inspect(type)}")
+    end
+  end
+
+  defp llama3(gguf, name) do
+    factors = gguf |> GGUF.tensor!("rope_freqs.weight", backend: Nx.BinaryBackend) |> Nx.to_flat_list()
+    size = head_size(gguf, name)
+    base = number(gguf, name, "rope.freq_base", 10_000.0)
+    factor = Enum.max(factors)
+    original = number(gguf, name, "rope.scaling.original_context_length", @original_positions)
+
+    wanted =
+      for i <- 0..(div(size, 2) - 1) do
+        length = 2 * :math.pi() * base ** (2 * i / size)
+        smooth = (original / length - @low_factor) / (@high_factor - @low_factor)
+
+        cond do
+          length < original / @high_factor -> 1.0
+          length > original / @low_factor -> factor
+          true -> 1 / ((1 - smooth) / factor + smooth)
+        end
+      end
+
+    cond do
+      Enum.all?(factors, &(&1 == 1.0)) ->
+        nil
+
+      length(factors) == length(wanted) and
+          Enum.all?(Enum.zip(factors, wanted), fn {a, b} -> abs(a - b) < 1.0e-3 * b end) ->
+        %{
+          "rope_type" => "llama3",
+          "factor" => factor,
+          "low_freq_factor" => @low_factor,
+          "high_freq_factor" => @high_factor,
+          "original_max_position_embeddings" => original
+        }
+
+      true ->
+        unknown_scaling("the factors of rope_freqs.weight, which are not those of Llama 3")
+    end
+  end
+
+  defp unknown_scaling(what) do
+    throw(
+      {:unsupported,
+       "rotations are stretched by #{what}: say how in spec_overrides: [rotary_embedding_scaling_strategy: ...]", %{}}
+    )
+  end
+
+  ## Metadata
+
+  defp number!(gguf, name, key),
+    do: number(gguf, name, key, nil) || missing("#{name}.#{key}", "expected a number, got none")
+
+  defp number(gguf, name, key, default) do
+    case Map.get(gguf.metadata, "#{name}.#{key}", default) do
+      value when is_number(value) and value >= 0 -> value
+      nil -> nil
+      other -> missing("#{name}.#{key}", "expected a number, got: #{inspect(other, limit: 8)}")
+    end
+  end
+
+  defp text!(gguf, key) do
+    case gguf.metadata[key] do
+      text when is_binary(text) -> text
+      other -> missing(key, "expected a text, got: #{inspect(other, limit: 8)}")
+    end
+  end
+
+  defp info(gguf, name), do: Enum.find(gguf.tensors, &(&1.name == name))
+  defp info!(gguf, name), do: info(gguf, name) || missing(name, "there is no such tensor")
+
+  @spec missing(String.t(), String.t()) :: no_return
+  defp missing(field, what), do: throw({:bad_file, "#{field}: #{what}", %{field: field, offset: nil}})
+
+  ## Tensors
+
+  @doc """
+  The tensors, by their names in transformers: `{name, shape, read}` each.
+  """
+  def tensors(gguf) do
+    name = gguf.metadata["general.architecture"]
+    known = Map.fetch!(@architectures, name)
+    heads = number(gguf, name, "attention.head_count", nil)
+    heads = %{"attn_q" => heads, "attn_k" => number(gguf, name, "attention.head_count_kv", heads)}
+
+    for info <- gguf.tensors, {layer, other, end_of_name} <- [renamed(info.name, known.names)] do
+      change =
+        cond do
+          known.permuted and is_map_key(heads, layer) -> &rows_in_order(&1, heads[layer], info.name)
+          known.shifted and String.ends_with?(info.name, "norm.weight") -> &Nx.subtract(&1, 1)
+          true -> & &1
+        end
+
+      {other <> end_of_name, info.shape, fn -> gguf |> GGUF.tensor!(info.name) |> change.() end}
+    end
+  end
+
+  # The name of a layer within its block, that in transformers, and the end, or nil.
+  defp renamed(name, names) do
+    outside = Map.get(@outside, names, @outside.llama)
+
+    case Regex.run(~r/^(?:blk\.(\d+)\.)?([a-z_]+)(\.weight|\.bias)$/, name) do
+      [_, "", layer, ending] when is_map_key(outside, layer) ->
+        {layer, outside[layer], ending}
+
+      [_, block, layer, ending] ->
+        with(inner when inner != nil <- @inside[names][layer], do: {layer, block(names, block, inner), ending})
+
+      nil ->
+        nil
+    end
+  end
+
+  defp block(:bert, block, layer), do: "bert.encoder.layer.#{block}.#{layer}"
+  defp block(_names, block, layer), do: "model.layers.#{block}.#{layer}"
+
+  # Pairs of rows that rotate together are neighbours in the file, and half a head apart in transformers. Rows are
+  # packed each by itself.
+  defp rows_in_order(%Quantized{tensors: %{blocks: blocks}} = q, heads, name) do
+    %{q | tensors: %{blocks: rows_in_order(blocks, heads, name)}}
+  end
+
+  defp rows_in_order(%Nx.Tensor{shape: shape} = tensor, heads, name) do
+    [rows | rest] = Tuple.to_list(shape)
+
+    if rem(rows, 2 * heads) != 0,
+      do: raise(ArgumentError, "expected rows of #{heads} heads of even size in #{name}, got: #{rows}")
+
+    axes = Enum.to_list(3..(2 + length(rest))//1)
+
+    tensor
+    |> Nx.reshape(List.to_tuple([heads, div(rows, 2 * heads), 2 | rest]))
+    |> Nx.transpose(axes: [0, 2, 1 | axes])
+    |> Nx.reshape(shape)
+  end
+end
