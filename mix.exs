@@ -202,7 +202,16 @@ defmodule Nx.Vulkan.MixProject do
 
     [
       "Tensors and functions": [V, V.VulkanoBackend, V.Compiler, V.Sharding, V.Pipeline, V.Error, V.Telemetry],
-      "Layers and weights": [V.Recurrences, V.Experts, V.Quantized, V.GGUF, V.Safetensors, V.PackedLayers, V.Pretrained],
+      "Layers and weights": [
+        V.Recurrences,
+        V.Experts,
+        V.Quantized,
+        V.GGUF,
+        V.Safetensors,
+        V.PackedLayers,
+        V.Pretrained,
+        V.Lora
+      ],
       Sampling: [V.Chain, V.NUTS, V.NUTS.Diagnostics],
       "Looking inside": [V.Compiler.Live, V.Profile, V.Doctor, V.Bench, V.Calibration, V.Cache],
       "Shaders of your own": [

@@ -7,10 +7,11 @@ defmodule Nx.Vulkan.Models.PretrainedTest do
   use ExUnit.Case, async: true
 
   alias Bumblebee.Text
-  alias Nx.Vulkan.{Error, GGUF, Models, PackedLayers, Pretrained, Quantized, Safetensors, VulkanoBackend}
+  alias Nx.Vulkan.{Error, GGUF, Lora, Models, PackedLayers, Pretrained, Quantized, Safetensors, VulkanoBackend}
   alias Nx.Vulkan.Models.Generations
 
-  @compile {:no_warn_undefined, [Axon, Axon.ModelState, Bumblebee.Text.Generation]}
+  @compile {:no_warn_undefined,
+            [Axon, Axon.Loop, Axon.Losses, Axon.ModelState, Bumblebee.Text.Generation, Polaris.Optimizers]}
   @moduletag :device
   @moduletag :models
   @moduletag :tmp_dir
@@ -497,6 +498,51 @@ defmodule Nx.Vulkan.Models.PretrainedTest do
     bytes = loaded.params.data |> Models.leaves() |> Enum.sum_by(fn {_, tensor} -> Nx.byte_size(tensor) end)
     assert bytes == Enum.sum_by(Safetensors.open!(folder, quantization: false).tensors, & &1.bytes)
     assert inspect(loaded.params) =~ "Parameters: "
+  end
+
+  test "adapters of a model of 4 bits learn, and the model stays as it is in its file (QLoRA)", %{tmp_dir: folder} do
+    quantize = fn _layer, values -> Quantized.quantize(values, {:affine, 4, 64}) end
+    {_, example} = safetensors(folder, example(:llama), quantize, @mlx)
+    {:ok, loaded} = Pretrained.load_model(folder, backend: VulkanoBackend)
+    before = Nx.backend_copy(loaded.params.data, Nx.BinaryBackend)
+
+    # Texts whose next token is the one before it, once more.
+    batches =
+      for _ <- 1..4 do
+        ids = Nx.tensor(for(_ <- 1..4, do: List.duplicate(:rand.uniform(61) - 1, 6)), type: :s64)
+        {%{"input_ids" => ids}, Nx.flatten(ids)}
+      end
+
+    loss = fn wanted, logits ->
+      Axon.Losses.categorical_cross_entropy(wanted, logits, from_logits: true, sparse: true, reduction: :mean)
+    end
+
+    adapted =
+      loaded.model
+      |> Axon.nx(&Nx.reshape(&1.logits, {:auto, 61}))
+      |> Lora.adapt(4, layers: &(&1 =~ ~r/query|value|ffn.output/))
+
+    {init, _} = Axon.build(adapted, compiler: Nx.Vulkan)
+    state = init.(elem(hd(batches), 0), loaded.params)
+    assert map_size(Axon.ModelState.trainable_parameters(state)) == 12
+
+    of = fn state ->
+      {_init, predict} = Axon.build(adapted, compiler: Nx.Vulkan)
+      Enum.sum_by(batches, fn {inputs, wanted} -> wanted |> loss.(predict.(state, inputs)) |> Nx.to_number() end)
+    end
+
+    trained =
+      adapted
+      |> Axon.Loop.trainer(loss, Polaris.Optimizers.adam(learning_rate: 0.01), log: 0)
+      |> Axon.Loop.run(batches, state, epochs: 8, compiler: Nx.Vulkan)
+
+    assert of.(trained) < 0.5 * of.(state)
+    for {name, tensors} <- before, do: assert(bits(trained.data[name]) == tensors, name)
+
+    assert_same(
+      %{loaded | params: %{loaded.params | data: Map.drop(trained.data, Map.keys(Lora.adapters(trained)))}},
+      example
+    )
   end
 
   test "in bf16 a packed model is as near as Bumblebee's own", %{tmp_dir: folder} do

@@ -9,8 +9,8 @@ defmodule Nx.Vulkan.PackedLayers do
   The model has the same layers, by the same names. In the parameters, which are an `Axon.ModelState` as before,
   `"kernel"` of a packed layer is a map of the tensors that its quantised weight stores, by the names of
   `Nx.Vulkan.Quantized`, as strings; `kernels/2` has the weights themselves. So all that Axon does to parameters goes
-  on: `Axon.Loop`, `Nx.serialize/2`, frozen parameters, printing. Kernels that are packed have no gradient:
-  `Nx.Vulkan.Lora` trains adapters beside them.
+  on: `Axon.Loop`, `Nx.serialize/2`, frozen parameters, printing. Kernels that are packed have no gradient and are not
+  trained, while biases are; `Nx.Vulkan.Lora` trains adapters beside them.
 
   Layers that can be packed are `Axon.dense/3` and `Axon.embedding/4`, and the output layers of Bumblebee's language
   models, whose kernels are transposed. Groups lie along what is summed up in a product. A packed layer computes in the
@@ -143,11 +143,14 @@ defmodule Nx.Vulkan.PackedLayers do
 
     parameters =
       for parameter <- node.parameters do
-        if parameter.name == "kernel", do: %{parameter | initializer: initializer(templates)}, else: parameter
+        # State of a layer is what no optimizer is given.
+        if parameter.name == "kernel",
+          do: %{parameter | initializer: initializer(templates), kind: :state},
+          else: parameter
       end
 
     # Tensors of the kernel have types of their own, and what else is computed with has that of the layer.
-    policy = %{node.policy | params: nil, compute: nil}
+    policy = %{node.policy | compute: nil}
     %{node | op: op(kind(node), packed, type, length(node.args)), meta: meta, parameters: parameters, policy: policy}
   end
 

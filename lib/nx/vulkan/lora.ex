@@ -1,0 +1,110 @@
+defmodule Nx.Vulkan.Lora do
+  @moduledoc """
+  Low-rank adapters (LoRA) beside dense layers of Axon models, whose weights stay as they are: packed ones, too (QLoRA).
+
+      {:ok, %{model: model, params: params}} = Nx.Vulkan.Pretrained.load_model("Qwen3-8B-4bit")
+      adapted = Nx.Vulkan.Lora.adapt(model, 8, layers: &(&1 =~ ~r/query|value/))
+      {init, _predict} = Axon.build(adapted)
+      state = init.(inputs, params)
+
+      adapted
+      |> Axon.Loop.trainer(loss, Polaris.Optimizers.adam(learning_rate: 1.0e-4))
+      |> Axon.Loop.run(batches, state, compiler: Nx.Vulkan)
+
+  An adapted layer gives `y + alpha / rank * (x A) B`, where `y` is what it gave before. A and B are the parameters
+  `"kernel"` of two further layers, by the names `name <> ".lora_a"` and `name <> ".lora_b"`. All other parameters are
+  frozen: gradients pass through them and not to them, and an optimizer keeps nothing of them.
+  """
+
+  alias Nx.Vulkan.Checkpoint
+
+  @compile {:no_warn_undefined, [Axon, Axon.Initializers, Axon.ModelState]}
+
+  @a ".lora_a"
+  @b ".lora_b"
+
+  @doc """
+  The model with adapters of a rank.
+
+  B begins with zeros, so that the model answers as before. Parameters of the model before are those of this one, and
+  adapters come from `Axon.build/2`'s function of initialization.
+
+  ## Options
+
+    * `:layers` - a function that takes the name of a dense layer and says whether it is adapted; all by default
+    * `:alpha` - a number, `rank` by default: adapters are multiplied by `alpha / rank`
+
+  ## Shapes
+
+  Of a layer from `k` to `n`, A is `{k, rank}` and B `{rank, n}`.
+
+  ## Types
+
+  Adapters are f32 and are computed in f32, whatever the model is of. The sum has the type of the layer.
+
+  ## Errors
+
+  An `ArgumentError` where no layer is adapted, for a rank that is no positive integer, and what is no model of Axon.
+  """
+  @spec adapt(struct, pos_integer, keyword) :: struct
+  def adapt(model, rank, opts \\ [])
+
+  def adapt(%{__struct__: Axon} = model, rank, opts) when is_integer(rank) and rank > 0 do
+    opts = Keyword.validate!(opts, layers: fn _name -> true end, alpha: rank)
+    names = Map.new(Checkpoint.layers(model), fn {name, node} -> {node.id, name} end)
+    adapted = for {id, name} <- names, dense?(model.nodes[id]), opts[:layers].(name), into: MapSet.new(), do: id
+
+    if adapted == MapSet.new() do
+      dense = for {id, name} <- names, dense?(model.nodes[id]), do: inspect(name)
+      raise ArgumentError, "the function :layers holds for no dense layer, of which there are #{Enum.join(dense, ", ")}"
+    end
+
+    model
+    |> Axon.map_nodes(&frozen(&1, names[&1.id]))
+    |> Axon.rewrite_nodes(fn node ->
+      if node.id in adapted,
+        do: fn [x], output -> beside(x, output, names[node.id], node.meta.units, rank, opts[:alpha] / rank) end,
+        else: :skip
+    end)
+  end
+
+  def adapt(%{__struct__: Axon}, rank, _opts) do
+    raise ArgumentError, "expected a positive integer as the rank of adapters, got: #{inspect(rank)}"
+  end
+
+  def adapt(other, _rank, _opts), do: raise(ArgumentError, "expected a model of Axon, got: #{inspect(other)}")
+
+  # Packed ones keep the name of their op.
+  defp dense?(%{op_name: :dense, meta: %{units: _}}), do: true
+  defp dense?(_node), do: false
+
+  # Axon 0.8 forgets what `Axon.ModelState.freeze/2` froze when a loop begins. Names are those that layers have without
+  # adapters, which Axon would count.
+  defp frozen(node, name) do
+    node = update_in(node.parameters, &for(p <- &1, do: %{p | frozen: p.kind == :parameter}))
+    if name, do: %{node | name: fn _op, _counts -> name end}, else: node
+  end
+
+  defp beside(x, output, name, units, rank, scale) do
+    # Without it a x of 16 bits and an A of f32 would be computed in f32, too, but in a policy that is applied later.
+    x = Axon.nx(x, &Nx.as_type(&1, :f32))
+    a = Axon.dense(x, rank, name: name <> @a, use_bias: false, kernel_initializer: Axon.Initializers.he_uniform())
+    b = Axon.dense(a, units, name: name <> @b, use_bias: false, kernel_initializer: :zeros)
+    add = fn output, change, _opts -> Nx.add(output, Nx.as_type(Nx.multiply(change, scale), Nx.type(output))) end
+    Axon.layer(add, [output, b], op_name: :adapted)
+  end
+
+  @doc """
+  The adapters of trained parameters, a map from names of layers: what there is to save.
+
+  They are put back by `put/2`.
+  """
+  @spec adapters(struct) :: %{String.t() => %{String.t() => Nx.Tensor.t()}}
+  def adapters(%{data: data}), do: Map.filter(data, fn {name, _} -> String.ends_with?(name, [@a, @b]) end)
+
+  @doc """
+  Parameters of a model with adapters that `adapters/1` gave: those of the model `adapt/3` made of it.
+  """
+  @spec put(struct, %{String.t() => map}) :: struct
+  def put(params, adapters), do: %{params | data: Map.merge(params.data, adapters)}
+end
