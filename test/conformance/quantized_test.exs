@@ -141,6 +141,15 @@ defmodule Nx.Vulkan.Conformance.QuantizedTest do
 
       assert got < 1.01 * want
 
+      host = on_host(&Quantized.quantize(&1, :nvfp4), [weights()])
+      assert Nx.to_binary(quantize.(:nvfp4, []).tensors.blocks) == Nx.to_binary(host.tensors.blocks)
+
+      for format <- [:q2_k, :q3_k, :iq4_nl, :iq4_xs] do
+        host = on_host(&Quantized.quantize(&1, format), [weights()])
+        [got, want] = for q <- [host(quantize.(format, [])), host], do: lost(q)
+        assert_in_delta got, want, 0.01 * want
+      end
+
       for type <- [:f8, :f8_e4m3fn] do
         assert Nx.to_binary(quantize.({type, :tensor}, []).tensors.weight) == encoded(type)
       end
@@ -151,6 +160,11 @@ defmodule Nx.Vulkan.Conformance.QuantizedTest do
         assert host(quantize.(format, opts)) == host, inspect({format, opts})
       end
     end
+  end
+
+  defp lost(q) do
+    error = Nx.subtract(on_host(&Quantized.dequantize/1, [q]), weights())
+    error |> Nx.pow(2) |> Nx.sum() |> Nx.to_number()
   end
 
   test "least squares on the device lose as little as on the host" do

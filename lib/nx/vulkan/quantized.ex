@@ -61,10 +61,15 @@ defmodule Nx.Vulkan.Quantized do
   | `:q5_0` | 5.50 | 0.0427 | 0.1793 |
   | `:q5_1` | 6.00 | 0.0379 | 0.1212 |
   | `:q8_0` | 8.50 | 0.0053 | 0.0186 |
+  | `:q2_k` | 2.63 | 0.2832 | 1.2417 |
+  | `:q3_k` | 3.44 | 0.1530 | 0.7235 |
   | `:q4_k` | 4.50 | 0.0714 | 0.2845 |
   | `:q5_k` | 5.50 | 0.0362 | 0.1557 |
   | `:q6_k` | 6.56 | 0.0177 | 0.0741 |
+  | `:iq4_nl` | 4.50 | 0.0761 | 0.2768 |
+  | `:iq4_xs` | 4.25 | 0.0767 | 0.2768 |
   | `:mxfp4` | 4.25 | 0.1151 | 0.9917 |
+  | `:nvfp4` | 4.50 | 0.0950 | 0.5927 |
   | `{:f8_e4m3fn, part}` | 8.00 to 8.03 | 0.0264 | 0.1682 |
   | `{:f8, part}` | 8.00 to 8.03 | 0.0527 | 0.3363 |
 
@@ -103,9 +108,12 @@ defmodule Nx.Vulkan.Quantized do
     * `:scale_type` - the type of scales and biases of affine formats, `:f16` by default, or `:bf16`, `:f32`. Both
       have to be within its range
 
-  Block formats that can be made are `:q4_0`, `:q4_1`, `:q5_0`, `:q5_1`, `:q8_0`, `:q4_k`, `:q5_k`, `:q6_k` and
-  `:mxfp4`, in the steps of ggml's `quantize_row_*_ref`. Where many scales are tried, of `:q4_k`, `:q5_k` and `:q6_k`,
-  sums add up in another order, and another scale that is as good may be chosen.
+  Block formats that can be made are all but `:q8_k`, `:tq1_0` and `:tq2_0`. `:q4_0`, `:q4_1`, `:q5_0`, `:q5_1`,
+  `:q8_0`, `:q4_k`, `:q5_k`, `:q6_k` and `:mxfp4` are made in the steps of ggml's `quantize_row_*_ref`. Where many scales
+  are tried, of `:q4_k`, `:q5_k` and `:q6_k`, sums add up in another order, and another scale that is as good may be
+  chosen. `:q2_k`, `:q3_k`, `:iq4_nl` and `:iq4_xs` have scales of least squares that are not ggml's own. Those of
+  `:nvfp4` are floats of 8 bits, the nearest to a sixth of the largest number: numbers have to be within 2,688 in
+  magnitude, and are best scaled to about 1 before.
 
   ## Shapes
 

@@ -1,13 +1,15 @@
 defmodule Nx.Vulkan.Quantized.Encoder do
   @moduledoc false
 
-  # GGUF's blocks of f32 `{..., k}`, as u8 `{..., k / weights, bytes}`, in the steps of ggml's quantize_row_*_ref.
+  # GGUF's blocks of f32 `{..., k}`, as u8 `{..., k / weights, bytes}`, in the steps of ggml's quantize_row_*_ref. Those
+  # of Q2_K, Q3_K, IQ4_NL and IQ4_XS find their scales by least squares in ways of their own, in ggml's layouts.
 
   import Nx.Defn
 
-  alias Nx.Vulkan.Quantized.{Fit, Formats}
+  alias Nx.Vulkan.Quantized.{Fit, Floats, Formats}
 
-  @formats [:q4_0, :q4_1, :q5_0, :q5_1, :q8_0, :q4_k, :q5_k, :q6_k, :mxfp4]
+  @formats [:q4_0, :q4_1, :q5_0, :q5_1, :q8_0, :q2_k, :q3_k, :q4_k, :q5_k, :q6_k] ++
+             [:iq4_nl, :iq4_xs, :mxfp4, :nvfp4]
 
   deftransform encode(tensor, format) do
     if format not in @formats do
@@ -58,6 +60,70 @@ defmodule Nx.Vulkan.Quantized.Encoder do
     join([f16(d), f16(m), factors, Nx.as_type(Nx.sum(high, axes: [1]), :u8), pairs(q &&& 15)])
   end
 
+  # Scales and biases of 16 have four bits, as shares of the largest ones of 256.
+  defn q2_k(x) do
+    x = Nx.reshape(x, {:auto, 16})
+    {scales, biases} = fit(x, Nx.abs(x), levels: 3, first: -0.5, count: 16)
+    {d, scale_levels} = four_bits(Nx.reshape(scales, {:auto, 16}))
+    {m, bias_levels} = four_bits(Nx.reshape(-biases, {:auto, 16}))
+    scale = Nx.reshape(stored(d) * scale_levels, {:auto, 1})
+    bias = Nx.reshape(stored(m) * bias_levels, {:auto, 1})
+    q = Nx.as_type(Fit.integers(Fit.quotient(x + bias, scale), 3), :u8)
+    factors = Nx.as_type(scale_levels, :u8) ||| Nx.as_type(bias_levels, :u8) <<< 4
+    join([factors, quarters(q), f16(d), f16(m)])
+  end
+
+  defnp four_bits(x) do
+    most = Nx.max(Nx.reduce_max(x, axes: [1], keep_axes: true), 0)
+    {most / 15, Fit.integers(x * (Fit.reciprocal(most) * 15), 15)}
+  end
+
+  # Scales of 16 have six bits, as shares of the one of 256 with the largest magnitude, which is -32.
+  defn q3_k(x) do
+    x = Nx.reshape(x, {:auto, 16})
+    scales = Nx.reshape(Fit.symmetric_least_squares(x, x * x, half: 4), {:auto, 16})
+    {d, levels} = shares(scales)
+    q = Fit.quotient(x, Nx.reshape(stored(d) * levels, {:auto, 1}))
+    q = Nx.as_type(Nx.clip(Fit.even(q), -4, 3) + 4, :u8)
+    high = Nx.reshape(q >>> 2, {:auto, 8, 32}) <<< Nx.iota({1, 8, 1}, type: :u8)
+    factors = Nx.as_type(levels + 32, :u8)
+    low_factors = (factors[[.., 0..7]] &&& 15) ||| (factors[[.., 8..15]] &&& 15) <<< 4
+    high_factors = Nx.reshape(factors >>> 4, {:auto, 4, 4}) <<< (2 * Nx.iota({1, 4, 1}, type: :u8))
+    join([total(high), quarters(q &&& 3), low_factors, total(high_factors), f16(d)])
+  end
+
+  # Six bits with a sign, and the scale of them.
+  defnp shares(scales) do
+    inverse = -32 * Fit.reciprocal(Fit.extreme(scales))
+    {Fit.reciprocal(inverse), Nx.clip(Fit.even(scales * inverse), -32, 31)}
+  end
+
+  # Two bits each of 256: those of four times 32 in a byte.
+  defnp quarters(q) do
+    q = Nx.reshape(q, {:auto, 2, 4, 32}) <<< (2 * Nx.iota({1, 1, 4, 1}, type: :u8))
+    Nx.reshape(Nx.as_type(Nx.sum(q, axes: [2]), :u8), {:auto, 64})
+  end
+
+  # Bits along the second axis.
+  defnp(total(bits), do: Nx.as_type(Nx.sum(bits, axes: [1]), :u8))
+
+  defn iq4_nl(x) do
+    d = Fit.nonlinear(x)
+    join([f16(d), nibbles(Nx.as_type(elem(Fit.nearest(Fit.quotient(x, stored(d))), 0), :u8))])
+  end
+
+  defn iq4_xs(x) do
+    x = Nx.reshape(x, {:auto, 32})
+    {d, levels} = shares(Nx.reshape(Fit.nonlinear(x), {:auto, 8}))
+    {q, _} = Fit.nearest(Fit.quotient(x, Nx.reshape(stored(d) * levels, {:auto, 1})))
+    factors = Nx.as_type(levels + 32, :u8)
+    high = Nx.reshape(factors >>> 4, {:auto, 2, 4}) <<< (2 * Nx.iota({1, 1, 4}, type: :u8))
+    low = Nx.reshape(factors &&& 15, {:auto, 4, 2})
+    low = low[[.., .., 0]] ||| low[[.., .., 1]] <<< 4
+    q = Nx.reshape(nibbles(Nx.as_type(q, :u8)), {:auto, 128})
+    join([f16(d), Nx.as_type(Nx.sum(high, axes: [2]), :u8), low, q])
+  end
+
   # Scales and biases of 32 have six bits, as shares of the largest ones of 256.
   defnp with_six_bits(x, opts) do
     x = Nx.reshape(x, {:auto, 32})
@@ -105,6 +171,17 @@ defmodule Nx.Vulkan.Quantized.Encoder do
     q = nearest(Nx.abs(x), scale)
     sign = (x < 0 and q > 0) <<< 3
     join([Nx.as_type(e, :u8), nibbles(Nx.as_type(q ||| sign, :u8))])
+  end
+
+  # Scales of 16 are E4M3, with which the largest number is 6.
+  defn nvfp4(x) do
+    x = Nx.reshape(x, {:auto, 16})
+    most = Nx.reduce_max(Nx.abs(x), axes: [1], keep_axes: true)
+    scale = Floats.rounded(Nx.min(most / 6, 448), fraction: 3, exponent: -6)
+    q = nearest(Nx.abs(x), scale / 2) * (scale > 0)
+    q = Nx.as_type(q ||| (x < 0 and q > 0) <<< 3, :u8)
+    scales = Nx.bitcast(Nx.as_type(scale, :f8_e4m3fn), :u8)
+    join([Nx.reshape(scales, {:auto, 4}), Nx.reshape(q[[.., 0..7]] ||| q[[.., 8..15]] <<< 4, {:auto, 32})])
   end
 
   deftransformp nearest(x, scale) do

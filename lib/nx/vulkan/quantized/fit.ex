@@ -117,6 +117,47 @@ defmodule Nx.Vulkan.Quantized.Fit do
     end
   end
 
+  # kvalues_iq4nl of ggml-common.h, and what is halfway between them.
+  @nonlinear [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113]
+  @least -127
+  @steps Enum.zip_with(@nonlinear, tl(@nonlinear), fn a, b -> {(a + b) / 2, b - a} end)
+
+  @doc """
+  Which of the 16 numbers of IQ4 is nearest, and that number.
+  """
+  deftransform nearest(x) do
+    Enum.reduce(@steps, {Nx.multiply(x, 0), Nx.add(Nx.multiply(x, 0), @least)}, fn {middle, step}, {index, value} ->
+      beyond? = Nx.greater_equal(x, middle)
+      {Nx.add(index, beyond?), Nx.add(value, Nx.multiply(beyond?, step))}
+    end)
+  end
+
+  @doc """
+  The scale of such numbers with the least squares of errors, times the squares of `x`: the best of those for which the
+  number of the largest magnitude is up to seven beside the least one, and of one with the other sign.
+  """
+  defn nonlinear(x) do
+    extreme = extreme(x)
+    weights = x * x
+    {xq, qq} = nonlinear_sums(x, weights, -@least * reciprocal(extreme))
+    scale = xq * reciprocal(qq)
+
+    {{scale, _}, _, _} =
+      while {{scale, gain = scale * xq}, {x, weights, extreme}, i = -7.0}, i < 8 do
+        {xq, qq} = nonlinear_sums(x, weights, (@least + i) * reciprocal(extreme))
+        better? = qq > 0 and xq * xq > gain * qq
+        new_scale = xq * reciprocal(qq)
+        {{Nx.select(better?, new_scale, scale), Nx.select(better?, new_scale * xq, gain)}, {x, weights, extreme}, i + 1}
+      end
+
+    scale
+  end
+
+  defnp nonlinear_sums(x, weights, inverse) do
+    {_, q} = nearest(x * inverse)
+    {total(weights * x * q), total(weights * q * q)}
+  end
+
   defnp(rounded(x, min, inverse, opts), do: Nx.clip(even((x - min) * inverse), 0, opts[:levels]))
   defnp(total(x), do: Nx.sum(x, axes: [1], keep_axes: true))
 

@@ -90,8 +90,11 @@ defmodule Nx.Vulkan.Quantized.Floats do
     |> Nx.reduce_max(axes: [rank + 1, rank + 3])
   end
 
-  # The nearest number that the type has, even ones halfway, so that the cast changes nothing.
-  defnp rounded(x, opts) do
+  @doc """
+  The nearest number that a type has whose fraction has `:fraction` bits, and whose least normal number is
+  `2 ** exponent`, even ones halfway, so that a cast changes nothing.
+  """
+  defn rounded(x, opts) do
     {fraction, exponent} = {opts[:fraction], opts[:exponent]}
     dropped = 23 - fraction
     word = Nx.bitcast(x, :u32)
