@@ -101,7 +101,7 @@ defmodule Nx.Vulkan.Conformance.QuantizedTest do
       assert launches(&Quantized.dequantize/1, [device(q)]) == ["map"], inspect(format)
     end
 
-    for type <- [:f8, :f8_e4m3fn], part <- [:tensor, :channel, :block] do
+    for type <- [:f8, :f8_e4m3fn], part <- [:tensor, :channel, :block, :mx] do
       q = Quantized.quantize(Nx.iota({128, 256}, type: :f32), {type, part})
       assert launches(&Quantized.dequantize/1, [q]) == ["map"], inspect({type, part})
     end
@@ -141,8 +141,10 @@ defmodule Nx.Vulkan.Conformance.QuantizedTest do
 
       assert got < 1.01 * want
 
-      host = on_host(&Quantized.quantize(&1, :nvfp4), [weights()])
-      assert Nx.to_binary(quantize.(:nvfp4, []).tensors.blocks) == Nx.to_binary(host.tensors.blocks)
+      for format <- [:nvfp4, {:f8, :mx}, {:f8_e4m3fn, :mx}] do
+        host = on_host(&Quantized.quantize(&1, format), [weights()])
+        assert host(quantize.(format, [])) == host, inspect(format)
+      end
 
       for format <- [:q2_k, :q3_k, :iq4_nl, :iq4_xs] do
         host = on_host(&Quantized.quantize(&1, format), [weights()])
@@ -186,7 +188,7 @@ defmodule Nx.Vulkan.Conformance.QuantizedTest do
   end
 
   test "products are those of the values, in the type of x" do
-    for format <- [:q4_0, :q4_k, :q6_k, :iq4_nl, {:affine, 4, 64}, {:f8_e4m3fn, :block}],
+    for format <- [:q4_0, :q4_k, :q6_k, :iq4_nl, {:affine, 4, 64}, {:f8_e4m3fn, :block}, {:f8_e4m3fn, :mx}],
         type <- [:f32, :f16, :bf16, :f64],
         shape <- [{256}, {1, 256}, {3, 5, 256}],
         compiler <- [Nx.Defn.Evaluator, Nx.Vulkan] do
@@ -253,7 +255,8 @@ defmodule Nx.Vulkan.Conformance.QuantizedTest do
   end
 
   test "rows of packed weights are those of the values" do
-    formats = [:q4_0, :q4_k, {:affine, 4, 64}, {:affine, 2, 32}] ++ for(p <- [:tensor, :channel, :block], do: {:f8, p})
+    formats =
+      [:q4_0, :q4_k, {:affine, 4, 64}, {:affine, 2, 32}] ++ for(p <- [:tensor, :channel, :block, :mx], do: {:f8, p})
 
     for format <- formats, compiler <- [Nx.Defn.Evaluator, Nx.Vulkan] do
       q = Quantized.quantize(device(numbers({130, 256}, :f32)), format)

@@ -639,6 +639,29 @@ defmodule Nx.Vulkan.Models.PretrainedTest do
     end
   end
 
+  # Bumblebee's default reader, of a checkout beside it.
+  @package Path.wildcard(Path.join(Path.dirname(Bumblebee.folder() || ""), "safetensors/lib/**/*.ex"))
+
+  if @package != [] do
+    test "the package safetensors reads what is written, and writes what is read", %{tmp_dir: folder} do
+      {:ok, _, _} = Kernel.ParallelCompiler.compile(@package, return_diagnostics: true)
+      package = Module.concat(["Safetensors"])
+      Nx.default_backend(Nx.BinaryBackend)
+
+      tensors =
+        for type <- [:u8, :s8, :f8, :f8_e4m3fn, :u16, :s16, :f16, :bf16, :u32, :s32, :f32, :u64, :s64, :f64],
+            into: %{"one" => Nx.tensor(7.5)},
+            do: {"of \"#{type}\"", Nx.iota({2, 3, 5}, type: type)}
+
+      path = Path.join(folder, "package.safetensors")
+      :ok = Safetensors.write(path, tensors, metadata: %{"format" => "pt"})
+      assert package.read!(path) == tensors
+      :ok = package.write!(path, tensors)
+      file = Safetensors.open!(path)
+      for {name, tensor} <- tensors, do: assert(Safetensors.tensor!(file, name) == tensor)
+    end
+  end
+
   test "a damaged file is told, and nothing is left behind", %{tmp_dir: folder} do
     quantize = fn _layer, values -> Quantized.quantize(values, {:affine, 4, 64}) end
     safetensors(folder, example(:llama), quantize, @mlx)

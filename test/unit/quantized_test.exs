@@ -244,6 +244,50 @@ defmodule Nx.Vulkan.QuantizedTest do
         do: for(q <- q, do: Enum.random([-1, 1]) * d * s * Enum.at(@e2m1, q))
   end
 
+  test "MXFP8: a power of two for each 32 weights of a row" do
+    # All bytes, and all exponents whose products with the largest numbers f32 has.
+    for {type, bias, fraction} <- [{:f8_e4m3fn, 7, 3}, {:f8, 15, 2}] do
+      bytes = for _ <- 1..6, do: for(_ <- 1..64, do: Enum.random(0..0x77) + Enum.random([0, 128]))
+      exponents = for _ <- 1..6, do: for(_ <- 1..2, do: Enum.random(60..200))
+
+      want =
+        for {row, scales} <- Enum.zip(bytes, exponents) do
+          for {byte, i} <- Enum.with_index(row), e = Enum.at(scales, div(i, 32)) do
+            sign = if byte > 127, do: -1.0, else: 1.0
+            magnitude = rem(byte, 128)
+            {exponent, digits} = {div(magnitude, 2 ** fraction), rem(magnitude, 2 ** fraction) / 2 ** fraction}
+            value = if exponent == 0, do: digits * 2.0 ** (1 - bias), else: (1 + digits) * 2.0 ** (exponent - bias)
+            sign * value * 2.0 ** (e - 127)
+          end
+        end
+
+      weight = Nx.bitcast(Nx.tensor(bytes, type: :u8), type)
+      q = Quantized.from_fp8(weight, Nx.tensor(exponents, type: :u8))
+      assert {q.format, q.shape} == {{type, :mx}, {6, 64}}
+      assert Nx.equal(Quantized.dequantize(q), Nx.tensor(want, type: :f32)) |> Nx.all() == Nx.u8(1)
+
+      # Half a step of the fraction, or what the largest number of the scale lacks; less than the least is lost.
+      x = Nx.tensor(want, type: :f32)
+      error = Quantized.dequantize(Quantized.quantize(x, {type, :mx})) |> Nx.subtract(x) |> Nx.abs()
+      largest = x |> Nx.abs() |> Nx.reshape({6, 2, 32}) |> Nx.reduce_max(axes: [2], keep_axes: true)
+      assert Nx.all(Nx.less_equal(Nx.reshape(error, {6, 2, 32}), Nx.multiply(largest, 0.125))) == Nx.u8(1)
+    end
+
+    special = Quantized.from_fp8(Nx.broadcast(Nx.tensor(1, type: :f8_e4m3fn), {1, 96}), Nx.u8([[0, 254, 255]]))
+    assert [least, largest, nan] = Nx.to_flat_list(Quantized.dequantize(special)[[0, 0..64//32]])
+    assert {least, largest, nan} == {2.0 ** -127, 2.0 ** 127, :nan}
+
+    assert_raise ArgumentError, ~r/multiple of 32/, fn ->
+      Quantized.quantize(Nx.iota({2, 40}, type: :f32), {:f8, :mx})
+    end
+
+    assert_raise ArgumentError,
+                 ~r/expected scales of shape \{6, 2\} for a weight of shape \{6, 64\}, got shape \{6, 1\}/,
+                 fn ->
+                   Quantized.from_fp8(Nx.iota({6, 64}, type: :f8), Nx.iota({6, 1}, type: :u8))
+                 end
+  end
+
   test "numbers that a format has come back" do
     for format <- [:q2_k, :q3_k, :iq4_nl, :iq4_xs, :nvfp4], d <- [0.125, 1.0, -0.5, 4.0], _ <- 1..3 do
       x = Nx.tensor(made(format, d), type: :f32) |> Nx.reshape({1, 256})

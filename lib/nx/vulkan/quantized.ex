@@ -29,7 +29,8 @@ defmodule Nx.Vulkan.Quantized do
 
   `{type, part}` is a float of 8 bits, `:f8_e4m3fn` or `:f8` (E5M2), with a scale for each `part`. `weight` is
   `{..., n, k}` of that type, `scales` is `{}` for `:tensor`, `{..., n, 1}` for `:channel`, and
-  `{..., n / 128, k / 128}`, rounded up, for `:block`. A value is `scale * weight`.
+  `{..., n / 128, k / 128}`, rounded up, for `:block`. A value is `scale * weight`. With `:mx` (MXFP8) `scales` is u8
+  `{..., n, k / 32}`, exponents: a value is `2 ** (scale - 127) * weight`.
 
   ## Errors of formats
 
@@ -72,6 +73,8 @@ defmodule Nx.Vulkan.Quantized do
   | `:nvfp4` | 4.50 | 0.0950 | 0.5927 |
   | `{:f8_e4m3fn, part}` | 8.00 to 8.03 | 0.0264 | 0.1682 |
   | `{:f8, part}` | 8.00 to 8.03 | 0.0527 | 0.3363 |
+  | `{:f8_e4m3fn, :mx}` | 8.25 | 0.0294 | 0.4910 |
+  | `{:f8, :mx}` | 8.25 | 0.0540 | 0.4951 |
 
   For all numbers affine formats with `scales: :minmax` are off by half of a scale at most, symmetric ones by a whole
   one, besides what scales, times the integers, and biases lose when they are rounded to their type.
@@ -89,7 +92,7 @@ defmodule Nx.Vulkan.Quantized do
   @type format ::
           atom
           | {:affine, bits :: 2 | 4 | 8, group :: 32 | 64 | 128}
-          | {:f8 | :f8_e4m3fn, :tensor | :channel | :block}
+          | {:f8 | :f8_e4m3fn, :tensor | :channel | :block | :mx}
 
   @type t :: %__MODULE__{format: format, shape: tuple, tensors: %{atom => Nx.Tensor.t()}}
 
@@ -109,15 +112,16 @@ defmodule Nx.Vulkan.Quantized do
       have to be within its range
 
   Block formats that can be made are all but `:q8_k`, `:tq1_0` and `:tq2_0`. `:q4_0`, `:q4_1`, `:q5_0`, `:q5_1`,
-  `:q8_0`, `:q4_k`, `:q5_k`, `:q6_k` and `:mxfp4` are made in the steps of ggml's `quantize_row_*_ref`. Where many scales
-  are tried, of `:q4_k`, `:q5_k` and `:q6_k`, sums add up in another order, and another scale that is as good may be
-  chosen. `:q2_k`, `:q3_k`, `:iq4_nl` and `:iq4_xs` have scales of least squares that are not ggml's own. Those of
-  `:nvfp4` are floats of 8 bits, the nearest to a sixth of the largest number: numbers have to be within 2,688 in
+  `:q8_0`, `:q4_k`, `:q5_k`, `:q6_k` and `:mxfp4` are made in the steps of ggml's `quantize_row_*_ref`. Where many
+  scales are tried, of `:q4_k`, `:q5_k` and `:q6_k`, sums add up in another order, and another scale that is as good
+  may be chosen. `:q2_k`, `:q3_k`, `:iq4_nl` and `:iq4_xs` have scales of least squares that are not ggml's own. Those
+  of `:nvfp4` are floats of 8 bits, the nearest to a sixth of the largest number: numbers have to be within 2,688 in
   magnitude, and are best scaled to about 1 before.
 
   ## Shapes
 
-  `{..., k}` with a multiple of the format's group or block; `{..., n, k}` of any `k` for floats of 8 bits.
+  `{..., k}` with a multiple of the format's group or block; `{..., n, k}` of any `k` for floats of 8 bits, of multiples
+  of 32 with `:mx`.
 
   ## Types
 
@@ -547,11 +551,12 @@ defmodule Nx.Vulkan.Quantized do
 
   ## Shapes
 
-  `weight` is `{..., n, k}`. `scales` is `{}` or `{1}`, `{..., n, 1}`, or `{..., n / 128, k / 128}`, rounded up.
+  `weight` is `{..., n, k}`. `scales` is `{}` or `{1}`, `{..., n, 1}`, or `{..., n / 128, k / 128}`, rounded up; of u8,
+  the exponents of MXFP8, `{..., n, k / 32}`.
 
   ## Types
 
-  `weight` is f8_e4m3fn or f8, `scales` f32, f16 or bf16.
+  `weight` is f8_e4m3fn or f8, `scales` f32, f16, bf16 or u8.
 
   ## Errors
 
@@ -574,11 +579,12 @@ defmodule Nx.Vulkan.Quantized do
 
     if Nx.rank(weight) < 2, do: raise(ArgumentError, "expected a weight of two axes or more, got #{described(weight)}")
     scales = if scales.shape == {1}, do: Nx.reshape(scales, {}), else: scales
-    shapes = for part <- [:tensor, :channel, :block], do: {part, Formats.shapes(weight.shape, {type, part}).scales}
+    parts = if scales.type == {:u, 8}, do: [:mx], else: [:tensor, :channel, :block]
+    shapes = for part <- parts, do: {part, Formats.shapes(weight.shape, {type, part}).scales}
 
     case Enum.find(shapes, fn {_, shape} -> shape == scales.shape end) do
       {part, shape} ->
-        factor!(:scales, scales, shape)
+        if part == :mx, do: Formats.check_shape!(weight.shape, {type, :mx}), else: factor!(:scales, scales, shape)
         %__MODULE__{format: {type, part}, shape: weight.shape, tensors: %{weight: weight, scales: scales}}
 
       nil ->

@@ -24,7 +24,8 @@ defmodule Nx.Vulkan.Safetensors do
       importance (`desc_act`) stay in the order of their groups, and what is multiplied with them is reordered
     * AWQ, as AutoAWQ stores it for its `gemm`: `x.qweight`, `x.qzeros` and `x.scales` become `x.weight`, of 4 bits
     * floats of 8 bits: `x.weight` of F8_E4M3 or F8_E5M2 and `x.weight_scale_inv` (DeepSeek, Qwen), one for each
-      128 x 128 weights, or `x.weight_scale`, one for each row or one for all, become `x.weight`
+      128 x 128 weights, or `x.weight_scale`, one for each row or one for all, become `x.weight`; where these are of U8,
+      exponents of MXFP8, one for each 32 weights of a row
 
   ## What is copied
 

@@ -1,7 +1,8 @@
 defmodule Nx.Vulkan.Quantized.Floats do
   @moduledoc false
 
-  # Floats of 8 bits, with a scale for the tensor, for each row, or for each block of 128 x 128.
+  # Floats of 8 bits, with a scale for the tensor, for each row, for each block of 128 x 128, or for each 32 of a row, a
+  # power of two.
 
   import Nx.Defn
 
@@ -10,8 +11,26 @@ defmodule Nx.Vulkan.Quantized.Floats do
   # Bits of the fraction, the exponent of the least normal number, the largest number.
   @types %{f8_e4m3fn: {3, -6, 448.0}, f8: {2, -14, 57_344.0}}
 
+  # The exponent of the largest numbers.
+  @most %{f8_e4m3fn: 8, f8: 15}
+
+  deftransform decode(%{weight: weight, scales: scales}, :mx) do
+    group = Formats.mx()
+    {leading, [k]} = weight.shape |> Tuple.to_list() |> Enum.split(-1)
+    groups = List.to_tuple(leading ++ [div(k, group), group])
+    values = Nx.multiply(number(Nx.reshape(weight, groups)), Nx.new_axis(power(scales), -1))
+    Nx.reshape(values, weight.shape)
+  end
+
   deftransform decode(%{weight: weight, scales: scales}, part) do
     scaled(weight, Nx.as_type(scales, :f32), part)
+  end
+
+  # 2 ** (e - 127), of which the least is denormal, and NaN.
+  defnp power(e) do
+    e = Nx.as_type(e, :u32)
+    word = Nx.select(e == 0, 0x00400000, Nx.select(e == 255, 0x7FC00000, e <<< 23))
+    Nx.bitcast(Nx.as_type(word, :u32), :f32)
   end
 
   # Weights are padded to whole blocks, and not scales spread to all weights and cut, which would be a copy of them.
@@ -68,6 +87,23 @@ defmodule Nx.Vulkan.Quantized.Floats do
   defn(encode(tensor, opts), do: encode_parts(tensor, opts))
 
   deftransformp encode_parts(tensor, opts) do
+    if opts[:part] == :mx, do: encode_mx(tensor, opts[:type]), else: encode_scaled(tensor, opts)
+  end
+
+  # The scale with which the largest number has the exponent of the type's largest; what is beyond these becomes them.
+  defp encode_mx(tensor, type) do
+    {fraction, exponent, most} = Map.fetch!(@types, type)
+    group = Formats.mx()
+    {leading, [k]} = tensor.shape |> Tuple.to_list() |> Enum.split(-1)
+    x = Nx.reshape(tensor, List.to_tuple(leading ++ [div(k, group), group]))
+    largest = x |> Nx.abs() |> Nx.reduce_max(axes: [-1])
+    e = largest |> Nx.bitcast(:u32) |> Nx.right_shift(23) |> Nx.as_type(:s32) |> Nx.subtract(@most[type]) |> Nx.max(1)
+    x = x |> Nx.divide(Nx.new_axis(power(e), -1)) |> Nx.clip(-most, most)
+    weight = x |> rounded(fraction: fraction, exponent: exponent) |> Nx.as_type(type) |> Nx.reshape(tensor.shape)
+    %{weight: weight, scales: Nx.as_type(e, :u8)}
+  end
+
+  defp encode_scaled(tensor, opts) do
     {fraction, exponent, most} = Map.fetch!(@types, opts[:type])
     scales = Nx.divide(largest(Nx.abs(tensor), opts[:part]), most)
     x = tensor |> Fit.quotient(spread(scales, tensor.shape, opts[:part])) |> Nx.clip(-most, most)

@@ -28,7 +28,10 @@ defmodule Nx.Vulkan.Quantized.Formats do
   @bits [2, 4, 8]
   @groups [32, 64, 128]
   @floats [:f8, :f8_e4m3fn]
-  @parts [:tensor, :channel, :block]
+  @parts [:tensor, :channel, :block, :mx]
+
+  # Weights of a row that one scale of `:mx` is for (OCP Microscaling Formats 1.0).
+  @mx 32
 
   # Rows and columns that one scale of `:block` is for.
   @float_block 128
@@ -43,6 +46,7 @@ defmodule Nx.Vulkan.Quantized.Formats do
   end
 
   def float_block, do: @float_block
+  def mx, do: @mx
 
   @doc "The format, or an ArgumentError."
   def check!(format) when is_map_key(@blocks, format), do: format
@@ -60,6 +64,7 @@ defmodule Nx.Vulkan.Quantized.Formats do
 
   @doc "How many weights along the last axis stand together."
   def unit({:affine, _bits, group}), do: group
+  def unit({type, :mx}) when type in @floats, do: @mx
   def unit({type, _part}) when type in @floats, do: 1
   def unit(format), do: format |> block() |> elem(0)
 
@@ -104,6 +109,8 @@ defmodule Nx.Vulkan.Quantized.Formats do
 
   defp scales_shape(_shape, :tensor), do: {}
   defp scales_shape(shape, :channel), do: ending(shape, [1])
+
+  defp scales_shape(shape, :mx), do: ending(shape, [div(elem(shape, tuple_size(shape) - 1), @mx)])
 
   defp scales_shape(shape, :block) do
     {leading, [n, k]} = shape |> Tuple.to_list() |> Enum.split(-2)

@@ -73,6 +73,7 @@ defmodule Nx.Vulkan.Safetensors.Weights do
   defp float_format(%{type: type, shape: shape}, scales) do
     part =
       case {shape, scales.shape} do
+        {{_, _}, {_, _}} when scales.type == {:u, 8} -> :mx
         {{_, _}, one} when one in [{}, {1}] -> :tensor
         {{n, _}, {n, 1}} -> :channel
         {{_, _}, {_, _}} -> :block
