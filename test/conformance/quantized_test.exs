@@ -294,6 +294,39 @@ defmodule Nx.Vulkan.Conformance.QuantizedTest do
     assert Nx.to_number(Nx.all(Nx.less_equal(error, off))) == 1
   end
 
+  defn(loss_of_rounded(w, x, y),
+    do: Nx.mean((Nx.dot(x, [1], Quantized.straight_through(w, format: :q4_0), [1]) - y) ** 2)
+  )
+
+  defn(step_of_rounded(w, x, y), do: value_and_grad(w, &loss_of_rounded(&1, x, y)))
+
+  test "weights that are trained as they will be quantised" do
+    [x, wanted, start] = for shape <- [{64, 256}, {16, 256}, {16, 256}], do: device(numbers(shape, :f32))
+    y = Nx.dot(x, [1], wanted, [1])
+
+    for compiler <- [Nx.Defn.Evaluator, Nx.Vulkan], format <- [:q4_0, {:affine, 4, 64}, :mxfp4] do
+      options = [format: format]
+      values = Nx.Defn.jit_apply(&Quantized.straight_through(&1, options), [start], compiler: compiler)
+      want = Nx.Defn.jit_apply(&Quantized.dequantize(Quantized.quantize(&1, format)), [start], compiler: compiler)
+      assert Nx.to_binary(values) == Nx.to_binary(want)
+      double = &Nx.Defn.grad(&1, fn w -> Nx.sum(Nx.multiply(Quantized.straight_through(w, options), 2)) end)
+      g = Nx.Defn.jit_apply(double, [start], compiler: compiler)
+      assert Nx.to_binary(g) == Nx.to_binary(Nx.broadcast(2.0, g))
+    end
+
+    {losses, trained} =
+      Enum.map_reduce(1..60, start, fn _, w ->
+        {loss, g} = Nx.Defn.jit_apply(&step_of_rounded/3, [w, x, y], compiler: Nx.Vulkan)
+        {Nx.to_number(loss), Nx.subtract(w, Nx.multiply(g, 1.0))}
+      end)
+
+    # What is quantised then has the loss that the training saw.
+    q = Quantized.quantize(trained, :q4_0)
+    loss = Nx.to_number(Nx.mean(Nx.pow(Nx.subtract(Quantized.dot(x, q), y), 2)))
+    assert loss < hd(losses) / 4
+    assert_in_delta loss, Enum.min(losses), 2 * Enum.min(losses)
+  end
+
   test "arguments, results and donated arguments of compiled functions" do
     {q, values} = decoded(:q4_k)
     doubled = &%{q: &1, twice: Nx.multiply(Quantized.dequantize(&1), 2)}

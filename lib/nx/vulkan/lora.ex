@@ -18,8 +18,6 @@ defmodule Nx.Vulkan.Lora do
 
   alias Nx.Vulkan.Checkpoint
 
-  @compile {:no_warn_undefined, [Axon, Axon.Initializers, Axon.ModelState]}
-
   @a ".lora_a"
   @b ".lora_b"
 
@@ -60,8 +58,8 @@ defmodule Nx.Vulkan.Lora do
     end
 
     model
-    |> Axon.map_nodes(&frozen(&1, names[&1.id]))
-    |> Axon.rewrite_nodes(fn node ->
+    |> axon().map_nodes(&frozen(&1, names[&1.id]))
+    |> axon().rewrite_nodes(fn node ->
       if node.id in adapted,
         do: fn [x], output -> beside(x, output, names[node.id], node.meta.units, rank, opts[:alpha] / rank) end,
         else: :skip
@@ -87,12 +85,15 @@ defmodule Nx.Vulkan.Lora do
 
   defp beside(x, output, name, units, rank, scale) do
     # Without it a x of 16 bits and an A of f32 would be computed in f32, too, but in a policy that is applied later.
-    x = Axon.nx(x, &Nx.as_type(&1, :f32))
-    a = Axon.dense(x, rank, name: name <> @a, use_bias: false, kernel_initializer: Axon.Initializers.he_uniform())
-    b = Axon.dense(a, units, name: name <> @b, use_bias: false, kernel_initializer: :zeros)
+    x = axon().nx(x, &Nx.as_type(&1, :f32))
+    a = axon().dense(x, rank, name: name <> @a, use_bias: false, kernel_initializer: :he_uniform)
+    b = axon().dense(a, units, name: name <> @b, use_bias: false, kernel_initializer: :zeros)
     add = fn output, change, _opts -> Nx.add(output, Nx.as_type(Nx.multiply(change, scale), Nx.type(output))) end
-    Axon.layer(add, [output, b], op_name: :adapted)
+    axon().layer(add, [output, b], op_name: :adapted)
   end
+
+  # It is no dependency.
+  defp axon, do: Module.concat(["Axon"])
 
   @doc """
   The adapters of trained parameters, a map from names of layers: what there is to save.

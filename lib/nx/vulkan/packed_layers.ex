@@ -24,8 +24,6 @@ defmodule Nx.Vulkan.PackedLayers do
   alias Nx.Vulkan.{Checkpoint, Quantized}
   alias Nx.Vulkan.Quantized.Formats
 
-  @compile {:no_warn_undefined, [Axon, Axon.ModelState]}
-
   @doc """
   Quantises kernels of a model.
 

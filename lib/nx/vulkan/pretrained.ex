@@ -15,8 +15,6 @@ defmodule Nx.Vulkan.Pretrained do
   alias Nx.Vulkan.{Checkpoint, Error, GGUF, PackedLayers, Quantized, Safetensors, WholeFile}
   alias Nx.Vulkan.Pretrained.{Deferred, GGUFModel}
 
-  @compile {:no_warn_undefined, [Axon, Bumblebee]}
-
   @of_bumblebee [:spec, :spec_overrides, :module, :architecture, :log_params_diff, :type]
 
   @doc """
@@ -32,7 +30,7 @@ defmodule Nx.Vulkan.Pretrained do
 
   Bumblebee's own mapping of parameters says which tensor belongs to which layer. Tensors are read one by one, and each
   that no layer wants is not read at all. A quantised weight that Bumblebee takes apart, or that belongs to another kind
-  of layer, becomes its values.
+  of layer, becomes its values. Parameters that the files lack begin at random, and are logged, as Bumblebee has it.
 
   ## Options
 
@@ -55,7 +53,7 @@ defmodule Nx.Vulkan.Pretrained do
   def load_model(path, opts \\ []) do
     opts = Keyword.validate!(opts, [:backend, :quantization] ++ @of_bumblebee)
 
-    for module <- [Axon, Bumblebee], not Code.ensure_loaded?(module) do
+    for module <- [Module.concat(["Axon"]), bumblebee()], not Code.ensure_loaded?(module) do
       raise ArgumentError, "expected #{inspect(module)} to be there: add bumblebee to the dependencies of the project"
     end
 
@@ -130,11 +128,14 @@ defmodule Nx.Vulkan.Pretrained do
   defp load(folder, reader, opts) do
     opts = Keyword.take(opts, @of_bumblebee) ++ [params_filename: "model.safetensors", safetensors_reader: reader]
 
-    with {:ok, %{model: model, params: params} = model_info} <- Bumblebee.load_model({:local, folder}, opts) do
+    with {:ok, %{model: model, params: params} = model_info} <- bumblebee().load_model({:local, folder}, opts) do
       {model, params} = read_all(model, params)
       {:ok, %{model_info | model: model, params: params}}
     end
   end
+
+  # It is no dependency.
+  defp bumblebee, do: Module.concat(["Bumblebee"])
 
   ## Parameters
 

@@ -242,6 +242,41 @@ defmodule Nx.Vulkan.Quantized do
   defp quantized!(other), do: raise(ArgumentError, "expected a quantised tensor, got: #{inspect(other)}")
 
   @doc """
+  The values that a tensor has in a format, with the gradient that the tensor itself would have (straight-through): for
+  training weights that are to be quantised later.
+
+  ## Options
+
+    * `:format` - a format; required. Others are those of `quantize/3`
+
+  ## Types
+
+  The result has the tensor's type. It is quantised in f32.
+
+  ## Errors
+
+  Those of `quantize/3`.
+
+  ## Examples
+
+      iex> x = Nx.tensor([List.duplicate(1.0, 31) ++ [-8.3]])
+      iex> rounded = Nx.Vulkan.Quantized.straight_through(x, format: :q4_0)
+      iex> Nx.to_number(Nx.sum(Nx.Defn.grad(x, &Nx.sum(Nx.Vulkan.Quantized.straight_through(&1, format: :q4_0)))))
+      32.0
+      iex> rounded == Nx.Vulkan.Quantized.dequantize(Nx.Vulkan.Quantized.quantize(x, :q4_0))
+      true
+  """
+  @spec straight_through(Nx.Tensor.t(), keyword) :: Nx.Tensor.t()
+  defn straight_through(tensor, opts \\ []) do
+    custom_grad(in_format(stop_grad(tensor), opts), [tensor], fn g -> [g] end)
+  end
+
+  deftransformp in_format(tensor, opts) do
+    {format, opts} = Keyword.pop(opts, :format)
+    tensor |> quantize(format, opts) |> dequantize() |> Nx.as_type(tensor.type)
+  end
+
+  @doc """
   The product of `x`, `{..., k}`, with the transposed values, `{n, k}`: `{..., n}`, as a dense layer computes it.
 
   ## Types

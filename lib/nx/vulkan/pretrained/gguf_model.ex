@@ -107,9 +107,24 @@ defmodule Nx.Vulkan.Pretrained.GGUFModel do
           into: %{},
           do: {key, value}
 
+    sizes = sizes(gguf, name)
+    # Each block has tensors, so that no more are built than there are.
+    if sizes["num_hidden_layers"] > length(gguf.tensors),
+      do: missing("#{name}.block_count", "expected less than the #{length(gguf.tensors)} tensors")
+
+    heads = sizes["num_attention_heads"]
+    heads_fit!(gguf, "blk.0.attn_q.weight", heads, head_size(gguf, name))
+
+    heads_fit!(
+      gguf,
+      "blk.0.attn_k.weight",
+      natural!(gguf, name, "attention.head_count_kv", heads),
+      head_size(gguf, name)
+    )
+
     %{"architectures" => [known.class], "model_type" => known.type}
     |> Map.merge(tokens)
-    |> Map.merge(sizes(gguf, name))
+    |> Map.merge(sizes)
     |> Map.merge(particular(known.names, gguf, name, scaled?))
     |> Map.merge(if(name == "gemma3", do: gemma3(gguf, name), else: %{}))
     |> Map.reject(fn {_, value} -> is_nil(value) end)
@@ -118,11 +133,11 @@ defmodule Nx.Vulkan.Pretrained.GGUFModel do
   defp sizes(gguf, name) do
     %{
       "vocab_size" => elem(info!(gguf, "token_embd.weight").shape, 0),
-      "max_position_embeddings" => number!(gguf, name, "context_length"),
-      "hidden_size" => number!(gguf, name, "embedding_length"),
-      "num_hidden_layers" => number!(gguf, name, "block_count"),
-      "num_attention_heads" => number!(gguf, name, "attention.head_count"),
-      "intermediate_size" => number!(gguf, name, "feed_forward_length")
+      "max_position_embeddings" => natural!(gguf, name, "context_length"),
+      "hidden_size" => natural!(gguf, name, "embedding_length"),
+      "num_hidden_layers" => natural!(gguf, name, "block_count"),
+      "num_attention_heads" => natural!(gguf, name, "attention.head_count"),
+      "intermediate_size" => natural!(gguf, name, "feed_forward_length")
     }
   end
 
@@ -136,11 +151,11 @@ defmodule Nx.Vulkan.Pretrained.GGUFModel do
   end
 
   defp particular(_names, gguf, name, scaled?) do
-    heads = number!(gguf, name, "attention.head_count")
+    heads = natural!(gguf, name, "attention.head_count")
     activation = if name in ["gemma", "gemma3"], do: "gelu_pytorch_tanh", else: "silu"
 
     %{
-      "num_key_value_heads" => number(gguf, name, "attention.head_count_kv", heads),
+      "num_key_value_heads" => natural!(gguf, name, "attention.head_count_kv", heads),
       "head_dim" => head_size(gguf, name),
       "rms_norm_eps" => number!(gguf, name, "attention.layer_norm_rms_epsilon"),
       "rope_theta" => number(gguf, name, "rope.freq_base", 10_000.0),
@@ -152,29 +167,37 @@ defmodule Nx.Vulkan.Pretrained.GGUFModel do
   end
 
   defp gemma3(gguf, name) do
-    blocks = number!(gguf, name, "block_count")
+    blocks = natural!(gguf, name, "block_count")
     size = head_size(gguf, name)
     base = Enum.find_value(@local_base_keys, @local_base, &number(gguf, name, &1, nil))
 
     scale_base =
       if blocks == @blocks_of_27b,
-        do: div(number!(gguf, name, "embedding_length"), number!(gguf, name, "attention.head_count")),
+        do: div(natural!(gguf, name, "embedding_length"), natural!(gguf, name, "attention.head_count")),
         else: size
 
     types =
       for block <- 1..blocks, do: if(rem(block, @full_every) == 0, do: "full_attention", else: "sliding_attention")
 
     %{
-      "sliding_window" => number!(gguf, name, "attention.sliding_window"),
+      "sliding_window" => natural!(gguf, name, "attention.sliding_window"),
       "query_pre_attn_scalar" => scale_base,
       "rope_local_base_freq" => base,
       "layer_types" => types
     }
   end
 
+  # Axon would say less of it.
+  defp heads_fit!(gguf, name, heads, size) do
+    rows = elem(info!(gguf, name).shape, 0)
+
+    if rows != heads * size or rem(size, 2) != 0,
+      do: missing("shape of #{name}", "expected rows of #{heads} heads of #{size}, an even number, got: #{rows}")
+  end
+
   defp head_size(gguf, name) do
-    default = div(number!(gguf, name, "embedding_length"), number!(gguf, name, "attention.head_count"))
-    number(gguf, name, "attention.key_length", default)
+    default = div(natural!(gguf, name, "embedding_length"), natural!(gguf, name, "attention.head_count"))
+    natural!(gguf, name, "attention.key_length", default)
   end
 
   ## Stretched rotations
@@ -242,6 +265,13 @@ defmodule Nx.Vulkan.Pretrained.GGUFModel do
   defp number!(gguf, name, key),
     do: number(gguf, name, key, nil) || missing("#{name}.#{key}", "expected a number, got none")
 
+  defp natural!(gguf, name, key, default \\ nil) do
+    case number(gguf, name, key, default) || number!(gguf, name, key) do
+      value when is_integer(value) and value > 0 -> value
+      other -> missing("#{name}.#{key}", "expected a positive integer, got: #{other}")
+    end
+  end
+
   defp number(gguf, name, key, default) do
     case Map.get(gguf.metadata, "#{name}.#{key}", default) do
       value when is_number(value) and value >= 0 -> value
@@ -271,8 +301,8 @@ defmodule Nx.Vulkan.Pretrained.GGUFModel do
   def tensors(gguf) do
     name = gguf.metadata["general.architecture"]
     known = Map.fetch!(@architectures, name)
-    heads = number(gguf, name, "attention.head_count", nil)
-    heads = %{"attn_q" => heads, "attn_k" => number(gguf, name, "attention.head_count_kv", heads)}
+    heads = natural!(gguf, name, "attention.head_count")
+    heads = %{"attn_q" => heads, "attn_k" => natural!(gguf, name, "attention.head_count_kv", heads)}
 
     for info <- gguf.tensors, {layer, other, end_of_name} <- [renamed(info.name, known.names)] do
       change =
@@ -314,8 +344,13 @@ defmodule Nx.Vulkan.Pretrained.GGUFModel do
   defp rows_in_order(%Nx.Tensor{shape: shape} = tensor, heads, name) do
     [rows | rest] = Tuple.to_list(shape)
 
-    if rem(rows, 2 * heads) != 0,
-      do: raise(ArgumentError, "expected rows of #{heads} heads of even size in #{name}, got: #{rows}")
+    if rem(rows, 2 * heads) != 0 do
+      raise Error,
+        kind: :bad_file,
+        op: :gguf,
+        message: "shape of #{name}: expected rows of #{heads} heads of even size, got: #{rows}",
+        details: %{field: "shape of #{name}", offset: nil}
+    end
 
     axes = Enum.to_list(3..(2 + length(rest))//1)
 
