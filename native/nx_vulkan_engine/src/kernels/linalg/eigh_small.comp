@@ -3,6 +3,7 @@
 //! choices.lanes = { "" = { LANES = "256u" }, _short = { LANES = "32u" } }
 #version 460
 #extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
 // Eigenvalues and eigenvectors of small Hermitian matrices by cyclic Jacobi rotations in shared memory, one workgroup
 // per matrix. Reads what lies on and above the diagonal. Eigenvalues come in descending order of their size.
 // Parameters: order, matrices.
@@ -41,12 +42,11 @@ shared R sizes[ORDER];
 shared uint rotated;
 shared uint is_bad;
 
-// Row and column of an element, and of the one that is `step` further.
-uvec2 place(const in uint element, const in uint width) { return uvec2(element / width, element % width); }
-uvec2 next(const in uvec2 at, const in uvec2 step, const in uint width) {
-    uvec2 to = at + step;
-    return to.y < width ? to : uvec2(to.x + 1u, to.y - width);
-}
+// Pairs of pairs, and pairs of rows in a column, that an invocation takes in a round.
+#define OF_PAIRS 2u
+#define OF_ROWS 4u
+#define EACH_PAIR [[unroll]] for (uint q = 0u; q < OF_PAIRS; ++q)
+#define EACH_ROW [[unroll]] for (uint q = 0u; q < OF_ROWS; ++q)
 
 void main() {
     uint n = nx_param(0u), id = gl_LocalInvocationID.x;
@@ -79,9 +79,12 @@ void main() {
         a[at] = la_scale(a[at], scale);
     }
 
-    uvec2 first_of_pairs = place(id, pairs), step_of_pairs = place(LANES, pairs);
-    uvec2 first_of_rows = place(id, order), step_of_rows = place(LANES, order);
+    // Which pairs an invocation takes, of all times all and of all in a column: `pairs` where there is none.
+    uvec2 of_pairs[OF_PAIRS], of_rows[OF_ROWS];
+    EACH_PAIR of_pairs[q] = uvec2((id + LANES * q) / pairs, (id + LANES * q) % pairs);
+    EACH_ROW of_rows[q] = uvec2((id + LANES * q) / order, (id + LANES * q) % order);
     uint turn = 0u;
+    uvec2 ring = la_places(id, 0u, pairs);
     bool converged = false;
     for (uint sweep = 0u; sweep < SWEEPS && !converged && is_bad == 0u; ++sweep) {
         barrier();
@@ -89,7 +92,8 @@ void main() {
         for (uint round = 0u; round < n; ++round) {
             barrier();
             if (id < pairs) {
-                uvec2 pq = la_pair(id, turn, pairs);
+                uvec2 pq = la_pair_at(id, ring, pairs);
+                ring = uvec2(ring.x == 0u ? order - 2u : ring.x - 1u, ring.y == 0u ? order - 2u : ring.y - 1u);
                 T off = a[pq.x * stride + pq.y];
                 R upper = la_real(a[pq.x * stride + pq.x]), lower = la_real(a[pq.y * stride + pq.y]);
                 R size = slot_abs(off), bound = LA_ROUNDING * R(0.25);
@@ -102,38 +106,52 @@ void main() {
                 pairs_of[id] = pq;
             }
             barrier();
-            for (uvec2 at = first_of_pairs; at.x < pairs; at = next(at, step_of_pairs, pairs)) {
-                uint i = at.x, j = at.y;
+            // All is loaded before something of it is stored.
+            T tl[OF_PAIRS], tr[OF_PAIRS], bl[OF_PAIRS], br[OF_PAIRS], upper[OF_ROWS], lower[OF_ROWS];
+            uvec4 at[OF_PAIRS];
+            uvec2 at_row[OF_ROWS];
+            EACH_PAIR {
+                if (of_pairs[q].x >= pairs) continue;
+                uvec2 r = pairs_of[of_pairs[q].x] * stride, c = pairs_of[of_pairs[q].y];
+                at[q] = uvec4(r.x + c.x, r.x + c.y, r.y + c.x, r.y + c.y);
+                tl[q] = a[at[q].x];
+                tr[q] = a[at[q].y];
+                bl[q] = a[at[q].z];
+                br[q] = a[at[q].w];
+            }
+            EACH_ROW {
+                if (of_rows[q].x >= pairs) continue;
+                at_row[q] = pairs_of[of_rows[q].x] * stride + of_rows[q].y;
+                upper[q] = v[at_row[q].x];
+                lower[q] = v[at_row[q].y];
+            }
+            EACH_PAIR {
+                uint i = of_pairs[q].x, j = of_pairs[q].y;
+                if (i >= pairs) continue;
                 Rotation rows = rotations[i], columns = rotations[j];
-                uvec2 r = pairs_of[i], c = pairs_of[j];
-                uint tl_at = r.x * stride + c.x, tr_at = r.x * stride + c.y, bl_at = r.y * stride + c.x, br_at = r.y * stride + c.y;
-                T tl = a[tl_at], tr = a[tr_at], bl = a[bl_at], br = a[br_at];
-                if (i == j) {
-                    if (rows.t != R(0)) {
-                        a[tl_at] = la_make(la_real(tl) - rows.t * rows.off);
-                        a[br_at] = la_make(la_real(br) + rows.t * rows.off);
-                        a[tr_at] = la_zero();
-                        a[bl_at] = la_zero();
-                    }
-                    continue;
-                }
-                T top_left = la_rotate_upper(tl, bl, rows.c, rows.s), bottom_left = la_rotate_lower(tl, bl, rows.c, rows.s);
-                T top_right = la_rotate_upper(tr, br, rows.c, rows.s), bottom_right = la_rotate_lower(tr, br, rows.c, rows.s);
+                T top_left = la_rotate_upper(tl[q], bl[q], rows.c, rows.s);
+                T bottom_left = la_rotate_lower(tl[q], bl[q], rows.c, rows.s);
+                T top_right = la_rotate_upper(tr[q], br[q], rows.c, rows.s);
+                T bottom_right = la_rotate_lower(tr[q], br[q], rows.c, rows.s);
                 T s = la_conj(columns.s);
-                a[tl_at] = la_rotate_upper(top_left, top_right, columns.c, s);
-                a[tr_at] = la_rotate_lower(top_left, top_right, columns.c, s);
-                a[bl_at] = la_rotate_upper(bottom_left, bottom_right, columns.c, s);
-                a[br_at] = la_rotate_lower(bottom_left, bottom_right, columns.c, s);
+                T top = la_rotate_upper(top_left, top_right, columns.c, s);
+                T right = la_rotate_lower(top_left, top_right, columns.c, s);
+                T left = la_rotate_upper(bottom_left, bottom_right, columns.c, s);
+                T bottom = la_rotate_lower(bottom_left, bottom_right, columns.c, s);
+                bool clears = i == j && rows.t != R(0), stays = i == j && rows.t == R(0);
+                if (stays) continue;
+                a[at[q].x] = la_choose(clears, la_make(la_real(tl[q]) - rows.t * rows.off), top);
+                a[at[q].y] = la_choose(clears, la_zero(), right);
+                a[at[q].z] = la_choose(clears, la_zero(), left);
+                a[at[q].w] = la_choose(clears, la_make(la_real(br[q]) + rows.t * rows.off), bottom);
             }
-            for (uvec2 at = first_of_rows; at.x < pairs; at = next(at, step_of_rows, order)) {
-                uint i = at.x, column = at.y;
-                Rotation rows = rotations[i];
-                uvec2 r = pairs_of[i];
-                T upper = v[r.x * stride + column], lower = v[r.y * stride + column];
-                v[r.x * stride + column] = la_rotate_upper(upper, lower, rows.c, rows.s);
-                v[r.y * stride + column] = la_rotate_lower(upper, lower, rows.c, rows.s);
+            EACH_ROW {
+                if (of_rows[q].x >= pairs) continue;
+                Rotation rows = rotations[of_rows[q].x];
+                v[at_row[q].x] = la_rotate_upper(upper[q], lower[q], rows.c, rows.s);
+                v[at_row[q].y] = la_rotate_lower(upper[q], lower[q], rows.c, rows.s);
             }
-            turn = (turn + 1u) % (order - 1u);
+            turn = turn + 2u < order ? turn + 1u : 0u;
         }
         barrier();
         converged = rotated == 0u;

@@ -3,18 +3,24 @@
 #define LINALG_JACOBI_GLSL
 #include "linalg_scale.glsl"
 
-// Elements that rotate past element 0, which stays: position `slot` of the ring of 2 * pairs - 1 after `turn` turns.
-uint la_ring(const in uint slot, const in uint turn, const in uint pairs) {
+// Elements rotate past element 0, which stays, as a ring of 2 * pairs - 1. The places of a pair's upper and lower
+// element in the ring after `turn` turns, turn < 2 * pairs - 1; a turn further each is one less.
+uvec2 la_places(const in uint pair, const in uint turn, const in uint pairs) {
     uint ring = 2u * pairs - 1u;
-    uint at = (slot + ring - turn) % ring;
-    return at == 0u ? pairs : at < pairs ? at : 3u * pairs - 1u - at;
+    return uvec2((pair + ring - turn) % ring, ((pair == 0u ? 0u : ring - pair) + ring - turn) % ring);
 }
 
-// The upper and the lower element of a pair; turn < 2 * pairs - 1.
+// The element at a place of the ring.
+uint la_ring(const in uint at, const in uint pairs) { return at == 0u ? pairs : at < pairs ? at : 3u * pairs - 1u - at; }
+
+// The upper and the lower element of a pair whose places are given.
+uvec2 la_pair_at(const in uint pair, const in uvec2 places, const in uint pairs) {
+    return uvec2(pair == 0u ? 0u : la_ring(places.x, pairs), la_ring(places.y, pairs));
+}
+
+// The upper and the lower element of a pair.
 uvec2 la_pair(const in uint pair, const in uint turn, const in uint pairs) {
-    uint upper = pair == 0u ? 0u : la_ring(pair, turn, pairs);
-    uint lower = la_ring(pair == 0u ? 0u : 2u * pairs - 1u - pair, turn, pairs);
-    return uvec2(upper, lower);
+    return la_pair_at(pair, la_places(pair, turn, pairs), pairs);
 }
 
 // The element at a position: upper elements of pairs, then lower ones.

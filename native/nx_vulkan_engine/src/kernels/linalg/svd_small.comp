@@ -90,7 +90,8 @@ void main() {
         a[at] = la_scale(a[at], scale);
     }
 
-    uint pair = id / GROUP, lane = id % GROUP, turn = 0u;
+    uint pair = id / GROUP, lane = id % GROUP;
+    uvec2 places = la_places(pair, 0u, pairs);
     R enough = R(uintBitsToFloat(nx_param(4u)));
     bool converged = false;
     for (uint sweep = 0u; sweep < SWEEPS && is_finite && !converged; ++sweep) {
@@ -98,7 +99,8 @@ void main() {
         if (id == 0u) rotated = 0u;
         for (uint round = 0u; round < ring; ++round) {
             barrier();
-            uvec2 pq = pair < pairs ? la_pair(pair, turn, pairs) : uvec2(n);
+            uvec2 pq = pair < pairs ? la_pair_at(pair, places, pairs) : uvec2(n);
+            places = uvec2(places.x == 0u ? ring - 1u : places.x - 1u, places.y == 0u ? ring - 1u : places.y - 1u);
             bool exists = pq.x < n && pq.y < n;
             uint p = pq.x * STRIDE + lane, q = pq.y * STRIDE + lane;
             T x[PER], y[PER];
@@ -143,7 +145,6 @@ void main() {
                     v[q + k * GROUP] = la_rotate_lower(upper_v, lower_v, rotation.c, rotation.s);
                 }
             }
-            turn = turn + 1u == ring ? 0u : turn + 1u;
         }
         barrier();
         converged = rotated == 0u;
