@@ -2,16 +2,13 @@
 
 use crate::kernels::linalg::LinalgSpec;
 
-use super::{Update, blocks, has_registers, linalg, matrices, part, ranges, square, swapped, transposed, work_copy};
+use super::{Update, blocks, linalg, matrices, part, ranges, square, swapped, transposed, work_copy};
 use crate::eager::call::Call;
 use crate::eager::copies;
 use crate::kernels::Compile;
 use crate::program::Transform;
 use crate::shape::Dims;
 use crate::{Engine, Result, Tensor, Type, View};
-
-/// Columns of X that one workgroup of solve_registers takes; fixed in the kernel.
-const REGISTER_COLUMNS: u64 = 64;
 
 /// A system `A X = B` with a triangular A.
 #[derive(Debug)]
@@ -31,16 +28,13 @@ impl System {
         let (a, dtypes) = (&self.a, [self.a.view.dtype, x.view.dtype]);
         let (batches, n, columns) = (x.view.shape[0], x.view.shape[1], x.view.shape[2]);
         let compute = linalg::wide(x.view.dtype);
-        // Quotients of one block are rounded once, where the type holds them.
-        let in_registers = n > LinalgSpec::block(compute) && has_registers(engine.caps());
-        let template = if in_registers { "solve_registers" } else { "solve_block" };
-        let block = linalg::kernel(engine, template, compute, &dtypes, compile)?;
+        let block = linalg::kernel(engine, "solve_block", compute, &dtypes, compile)?;
         let update = if n > LinalgSpec::block(compute) {
             Some(Update::kernel(engine, dtypes[0], dtypes[1], dtypes[1], compile)?)
         } else {
             None
         };
-        let tiles = columns.div_ceil(if in_registers { REGISTER_COLUMNS } else { LinalgSpec::columns(compute) });
+        let tiles = columns.div_ceil(LinalgSpec::columns(compute));
         // What is rounded to fewer bits in the end can do with reciprocals, and so can large systems.
         let divides = compute == x.view.dtype.ctype() && update.is_none();
         let flags = [self.unit, self.backward, self.conjugate, divides];
