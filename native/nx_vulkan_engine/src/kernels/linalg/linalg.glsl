@@ -90,25 +90,23 @@ bool la_is_zero(const in T a) { return la_is_zero_real(a); }
 bool la_is_nan(const in T a) { return la_is_nan_real(a); }
 #endif
 
-// a / b, where y is 1 / b: `la_quick_quotient` where it is right, and else `slot_divide`. Complex quotients that need not
-// be `exact` are within a few units in the last place; real ones are rounded once, where y is. Source: Markstein,
-// "Computation of elementary functions on the IBM RISC System/6000 processor", 1990.
 #ifdef COMPLEX
 bool la_is_tame_number(const in T a) { return la_is_tame(abs(a.x) + abs(a.y)); }
-bool la_is_quick(const in T a, const in T b, const in bool exact) { return !exact && la_is_tame_number(b); }
-T la_quick_quotient(const in T a, const in T b, const in T y) { return la_mul(a, y); }
+// a / b, where y is 1 / b: within a few units in the last place, or rounded once.
+T la_quotient(const in T a, const in T b, const in T y, const in bool exact) {
+    return !exact && la_is_tame_number(b) ? la_mul(a, y) : slot_divide(a, b);
+}
 #else
 bool la_is_tame_number(const in T a) { return la_is_tame(a); }
-bool la_is_quick(const in T a, const in T b, const in bool exact) { return FUSED != 0u && la_is_tame(a) && la_is_tame(b); }
-T la_quick_quotient(const in T a, const in T b, const in T y) {
+// a / b, where y is 1 / b rounded once: rounded once too. Source: Markstein, "Computation of elementary functions on
+// the IBM RISC System/6000 processor", 1990.
+T la_quotient(const in T a, const in T b, const in T y, const in bool exact) {
+    if (FUSED == 0u || !la_is_tame(a) || !la_is_tame(b)) return slot_divide(a, b);
     T q = a * y;
     q = fma(fma(-b, q, a), y, q);
     return fma(fma(-b, q, a), y, q);
 }
 #endif
-T la_quotient(const in T a, const in T b, const in T y, const in bool exact) {
-    return la_is_quick(a, b, exact) ? la_quick_quotient(a, b, y) : slot_divide(a, b);
-}
 
 // The root of a tame positive number and its reciprocal, within about a unit in the last place.
 void la_root_and_reciprocal(const in R x, out R root, out R reciprocal) {

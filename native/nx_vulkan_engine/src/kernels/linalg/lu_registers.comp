@@ -149,22 +149,11 @@ void main() {
                 diagonal = pivot[0];
                 if (!la_is_zero(diagonal)) reciprocal = slot_divide(la_one(), diagonal);
             }
-            // All rows at once where all are quick, so that none waits for another.
-            bool divides[ROWS], is_quick = true;
-#define IS_QUICK(m) \
-    divides[m] = is_left && !la_is_zero(diagonal) && row[m] < n && step[m] == NONE; \
-    is_quick = is_quick && (!divides[m] || la_is_quick(own[m][0], diagonal, n <= BLOCK));
-            EACH_ROW(IS_QUICK)
-            if (is_quick) {
-#define DIVIDE_QUICKLY(m) \
-    factor[m] = la_choose(divides[m], la_quick_quotient(own[m][0], diagonal, reciprocal), own[m][0]);
-                EACH_ROW(DIVIDE_QUICKLY)
-            } else {
+            bool divides = is_left && !la_is_zero(diagonal);
 #define DIVIDE(m) \
     factor[m] = own[m][0]; \
-    if (divides[m]) factor[m] = la_quotient(factor[m], diagonal, reciprocal, n <= BLOCK);
-                EACH_ROW(DIVIDE)
-            }
+    if (divides && row[m] < n && step[m] == NONE) factor[m] = la_quotient(factor[m], diagonal, reciprocal, n <= BLOCK);
+            EACH_ROW(DIVIDE)
 #define NEXT(m, i) \
     rest = la_subtract_product(own[m][i], factor[m], pivot[i]); \
     own[m][i] = la_choose(changes && k + i < columns, rest, own[m][i]);
