@@ -172,12 +172,15 @@ fn the_peak_is_what_runs_take() {
         let step = |b: &Builder, v: &[Operand]| vec![b.add(v[0], 100.0), sums(b, b.sin(sums(b, v[1])))];
         b.while_loop(&[zero, x], &[], goes_on, step)
     });
-    let svd = said_and_taken(n, |b, x| {
-        let matrix = Type::new(DType::F32, &[n / 256, 16, 16]);
-        let outs = [matrix.clone(), Type::new(DType::F32, &[n / 256, 16]), matrix.clone()];
-        let found = b.push_all(Op::from(Svd { full: true }), &[b.reshape(x, &matrix.shape)], &outs);
-        vec![b.add(found[0], found[2])]
-    });
+    let svd_of = |count: u64, order: u64| {
+        said_and_taken(count * order * order, |b, x| {
+            let matrix = Type::new(DType::F32, &[count, order, order]);
+            let outs = [matrix.clone(), Type::new(DType::F32, &[count, order]), matrix.clone()];
+            let found = b.push_all(Op::from(Svd { full: true }), &[b.reshape(x, &matrix.shape)], &outs);
+            vec![b.add(found[0], found[2])]
+        })
+    };
+    let (svds, svd) = (svd_of(n / 256, 16), svd_of(1, 300));
     // Vectors that the host decides about one after the other: all lie around one wait only.
     let short = said_and_taken(n, |b, x| {
         let halves = |b: &Builder, v: &[Operand]| vec![sums(b, b.multiply(v[0], 0.5))];
@@ -196,6 +199,7 @@ fn the_peak_is_what_runs_take() {
         ("counted while", counted, 100),
         // Its loops have no iterations, which would take more.
         ("short", short, 2),
+        ("many svds", svds, 3),
         ("svd", svd, 3),
     ] {
         assert!(taken <= said && said <= taken + taken / slack, "{name}: said {said}, taken {taken}");

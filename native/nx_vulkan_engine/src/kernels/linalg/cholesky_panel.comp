@@ -18,7 +18,8 @@ T slot_load0(const in uint at) { return la_make(R(at)); }
 void slot_store1(const in uint at, const in T value) {}
 
 // A step for each element. Arrays that loops go through are no registers where a compiler leaves the loops as they are.
-#define EIGHT(STEP, i) STEP(i) STEP((i) + 1u) STEP((i) + 2u) STEP((i) + 3u) STEP((i) + 4u) STEP((i) + 5u) STEP((i) + 6u) STEP((i) + 7u)
+#define FOUR(STEP, i) STEP(i) STEP((i) + 1u) STEP((i) + 2u) STEP((i) + 3u)
+#define EIGHT(STEP, i) FOUR(STEP, i) FOUR(STEP, (i) + 4u)
 #if !defined(C128)
 #define EACH(STEP) EIGHT(STEP, 0u) EIGHT(STEP, 8u) EIGHT(STEP, 16u) EIGHT(STEP, 24u)
 #else
