@@ -350,6 +350,36 @@ defmodule Nx.Vulkan.PipelineTest do
       refute_received _any
     end
 
+    test "of any kind name the stage", context do
+      [first, second] = on(context, 2)
+      name = Regex.escape("stage 1 on #{Devices.name(second)}: ")
+      v = Nx.tensor([1.0, 2.0])
+
+      for {kind, message, fun} <- [
+            {KeyError, "key :b not found in: ", fn p, x -> Nx.add(x, Map.fetch!(%{a: p}, :b)) end},
+            {RuntimeError, "\\(MatchError\\) no match of right hand side value: ", fn p, x -> {:ok, _} = {p, x} end},
+            {RuntimeError, "\\(Protocol.UndefinedError\\) protocol Nx.Container not implemented", fn _, _ -> :none end}
+          ] do
+        pipeline = Pipeline.new([{&Nx.add/2, 1.0, first}, {fun, 1.0, second}])
+
+        for call <- [&Pipeline.run/2, &Pipeline.compile/2],
+            do: assert_raise(kind, ~r/^#{name}#{message}/, fn -> call.(pipeline, v) end)
+      end
+    end
+
+    test "and results leave no messages with a caller that traps exits", context do
+      Process.flag(:trap_exit, true)
+      pipeline = pipeline(mlp(), on(context, 3), micro_batches: 2)
+      x = random({4, 16}, 1)
+      before = Process.info(self(), :links)
+      Pipeline.run(pipeline, x)
+      Pipeline.map(pipeline, & &1.w)
+      assert_raise ArgumentError, fn -> Pipeline.run(pipeline, random({4, 15}, 1)) end
+      assert Process.info(self(), :links) == before
+      # Ends of processes may come later than their results.
+      refute_receive _any, 200
+    end
+
     test "of parameters that were deallocated say whose they were", context do
       pipeline = pipeline(mlp(), on(context, 3))
       Nx.backend_deallocate(Enum.at(Pipeline.parameters(pipeline), 1))

@@ -40,7 +40,8 @@ defmodule Nx.Vulkan.Pipeline do
   ## Errors
 
   An error of a stage names it, counted from 0, and its device; one of the kind `Nx.Vulkan.Error` has both in its
-  details as well (`:stage`, `:device`). The other stages are stopped, what they hold of the batch is given back, and
+  details as well (`:stage`, `:device`). Exceptions without a message, such as `MatchError`, are a `RuntimeError` with
+  their name. The other stages are stopped, what they hold of the batch is given back, and
   their devices go on working: a device that is lost takes its own stages along. A stage that does not fit what the one
   before gives raises what Nx raises, with the types and shapes that it got.
   """

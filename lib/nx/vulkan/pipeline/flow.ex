@@ -136,8 +136,13 @@ defmodule Nx.Vulkan.Pipeline.Flow do
       |> Enum.with_index()
       |> Enum.map_reduce(template, fn {stage, number}, template ->
         args = [Composite.traverse(stage.parameters, &Nx.to_template/1), template]
-        expr = named(number, stage.device, fn -> Nx.Defn.debug_expr_apply(stage.fun, args) end)
-        {args, Composite.traverse(expr, &Nx.to_template/1)}
+
+        result =
+          named(number, stage.device, fn ->
+            stage.fun |> Nx.Defn.debug_expr_apply(args) |> Composite.traverse(&Nx.to_template/1)
+          end)
+
+        {args, result}
       end)
 
     each([stages, inputs], fn [stage, args] ->
@@ -174,8 +179,23 @@ defmodule Nx.Vulkan.Pipeline.Flow do
     for {task, {{previous, next}, number}} <- Enum.zip(tasks, Enum.with_index(places)),
         do: send(task.pid, {mark, %{number: number, previous: previous, next: next, mark: mark}})
 
-    answers = collect(Map.new(tasks, &{&1.ref, &1}), %{})
-    Enum.map(tasks, &Map.fetch!(answers, &1.ref))
+    try do
+      answers = collect(Map.new(tasks, &{&1.ref, &1}), %{})
+      Enum.map(tasks, &Map.fetch!(answers, &1.ref))
+    after
+      for task <- tasks, do: unlink(task.pid)
+    end
+  end
+
+  # A caller that traps exits is not told of the ends of stages.
+  defp unlink(pid) do
+    Process.unlink(pid)
+
+    receive do
+      {:EXIT, ^pid, _reason} -> :ok
+    after
+      0 -> :ok
+    end
   end
 
   defp begin(stage, mark, fun) do
@@ -231,7 +251,13 @@ defmodule Nx.Vulkan.Pipeline.Flow do
   defp told(%{message: message} = error, number, device) when is_binary(message),
     do: %{error | message: where(number, device) <> message}
 
-  defp told(error, _number, _device), do: error
+  # Errors such as a `KeyError` make their message unless they have one.
+  defp told(%{message: nil} = error, number, device),
+    do: %{error | message: where(number, device) <> Exception.message(error)}
+
+  # Others, such as a `MatchError`, have no place for it.
+  defp told(%kind{} = error, number, device),
+    do: RuntimeError.exception("#{where(number, device)}(#{inspect(kind)}) #{Exception.message(error)}")
 
   defp where(number, device) when is_integer(device), do: "stage #{number} on #{Devices.name(device)}: "
   defp where(number, selector), do: "stage #{number} on device #{inspect(selector)}: "
