@@ -139,6 +139,25 @@ defmodule Nx.Vulkan.PipelineTest do
       assert Task.await_many(tasks, 120_000) == Enum.map(expected, &[&1])
     end
 
+    test "and trainings leave donated tensors and parameters their memory", context do
+      {funs, parameters, whole} = mlp()
+
+      donated = fn container ->
+        container |> Nx.backend_copy(Nx.BinaryBackend) |> Nx.backend_copy(B) |> Nx.donatable()
+      end
+
+      {x, y} = {random({4, 16}, 9), random({4, 8}, 10)}
+      expected = pipeline({funs, parameters, whole}, on(context, 3))
+      pipeline = pipeline({funs, Enum.map(parameters, donated), whole}, on(context, 3))
+      assert bits(Pipeline.run(pipeline, donated.(x))) == bits(Pipeline.run(expected, x))
+      pipeline = Pipeline.put_parameters(pipeline, Enum.map(parameters, donated))
+
+      for n <- [1, 2] do
+        loss = fn pipeline, x, y -> elem(Pipeline.value_and_grad(pipeline, x, y, &squares/2, micro_batches: n), 0) end
+        for _ <- 1..2, do: assert(bits(loss.(pipeline, donated.(x), donated.(y))) == bits(loss.(expected, x, y)))
+      end
+    end
+
     test "gives the memory of what passes through back", context do
       devices = on(context, 3)
       pipeline = pipeline(mlp(), devices, micro_batches: 4)

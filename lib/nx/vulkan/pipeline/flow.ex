@@ -116,10 +116,13 @@ defmodule Nx.Vulkan.Pipeline.Flow do
   def call(%{device: device}, fun, args),
     do: Nx.Defn.jit_apply(fun, args, compiler: Nx.Vulkan, device: device, automatic_transfers: true)
 
-  @doc "A container on a device."
+  @doc "A container on a device. Stages use it again, so no call takes its memory, whatever `Nx.donatable/1` says."
   @spec place(Nx.Container.t(), non_neg_integer) :: Nx.Container.t()
-  def place(container, device),
-    do: Composite.traverse(container, &(&1 |> Nx.to_tensor() |> Nx.backend_copy({B, device: device})))
+  def place(container, device) do
+    Composite.traverse(container, fn leaf ->
+      leaf |> Nx.to_tensor() |> Nx.backend_copy({B, device: device}) |> Map.replace(:donatable?, false)
+    end)
+  end
 
   @doc "Waits until a container is computed, and raises what went wrong."
   @spec wait(Nx.Container.t()) :: Nx.Container.t()
