@@ -428,6 +428,8 @@ defmodule Nx.Vulkan.PipelineTest do
     end
 
     defp near!(got, expected, within) do
+      assert length(leaves(got)) == length(leaves(expected))
+
       for {got, expected} <- Enum.zip(leaves(got), leaves(expected)) do
         got = Nx.backend_copy(got, B)
         assert {got.shape, got.type} == {expected.shape, expected.type}
@@ -530,6 +532,34 @@ defmodule Nx.Vulkan.PipelineTest do
       for {got, expected} <- Enum.zip(losses, expected), do: assert_in_delta(got, expected, 1.0e-5)
       assert hd(losses) < List.last(losses) / 2
       near!(Pipeline.parameters(pipeline), trained, 1.0e-5)
+    end
+
+    test "takes targets with the rows of the batch, and scalars", context do
+      pipeline = pipeline(mlp(), on(context, 3), micro_batches: 2)
+      {x, y} = {random({4, 16}, 9), random({4, 8}, 10)}
+
+      # Two rows for four would be broadcast in each micro-batch.
+      for {rows, targets} <- [{"2", random({2, 8}, 10)}, {"4, 8", {y, random({8, 8}, 10)}}] do
+        assert_raise ArgumentError, ~r/of the targets to be that of the 4 rows of the batch, got: #{rows}$/, fn ->
+          Pipeline.value_and_grad(pipeline, x, targets, fn _y, x -> Nx.mean(x) end)
+        end
+      end
+
+      {value, _, _} = Pipeline.value_and_grad(pipeline, x, 0.5, &squares/2)
+      {expected, _, _} = Pipeline.value_and_grad(pipeline, x, Nx.broadcast(0.5, {4, 8}), &squares/2)
+      assert bits(value) == bits(expected)
+    end
+
+    test "takes no loss of several numbers, and says what the last stage got", context do
+      [_, second] = devices = on(context, 2)
+      pipeline = Pipeline.new(Enum.zip([[&Nx.add/2, &Nx.add/2], [1.0, 2.0], devices]), micro_batches: 2)
+      v = Nx.tensor([1.0, 2.0, 3.0, 4.0])
+      message = ~r/^stage 1 on #{Regex.escape(Devices.name(second))}: expected the loss to give a scalar.*f32\[2\]/s
+      assert_raise ArgumentError, message, fn -> Pipeline.value_and_grad(pipeline, v, v, &Nx.subtract/2) end
+
+      assert_raise ArgumentError, ~r/^stage 1 .*\n\nstage 0 gave: .*f32\[2\]/s, fn ->
+        Pipeline.value_and_grad(pipeline, v, v, fn _y, x -> Nx.sum(Nx.dot(x, Nx.iota({3}))) end)
+      end
     end
 
     test "says what has none", context do

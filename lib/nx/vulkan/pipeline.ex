@@ -200,8 +200,9 @@ defmodule Nx.Vulkan.Pipeline do
   The loss of a batch; the gradients of the parameters, a list with a container like those of each stage, on its device;
   and the pipeline with the state that layers have then.
 
-  `loss` takes `targets`, as losses of Axon do, and what the last stage gives, and gives a scalar, which is a mean
-  over the rows. Both are cut into micro-batches. The loss and the gradients are the sums over the micro-batches in
+  `loss` takes `targets`, as losses of Axon do (those with `reduction: :mean`), and what the last stage gives, and gives
+  a scalar, which is a mean over the rows. Targets are cut into micro-batches as the batch is, and have its rows, but
+  for scalars. The loss and the gradients are the sums over the micro-batches in
   their order, divided by how many there are: those of the whole batch but for the order in which rows are summed up,
   the same bits each time for the same number of micro-batches. They are summed up in the types of the parameters.
 
@@ -238,7 +239,7 @@ defmodule Nx.Vulkan.Pipeline do
 
     count = count(pipeline, opts)
     batch = MicroBatches.whole!(batch, count, hd(stages).device)
-    targets = MicroBatches.whole!(targets, count, List.last(stages).device)
+    targets = MicroBatches.targets!(targets, batch, count, List.last(stages).device)
     {value, gradients, parameters} = Gradient.run(stages, batch, targets, loss, count)
     stages = Enum.zip_with(stages, parameters, &%{&1 | parameters: &2})
     {value, Gradient.shared(gradients, stages, pipeline.shared), %{pipeline | stages: stages}}

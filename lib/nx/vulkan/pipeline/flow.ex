@@ -76,11 +76,16 @@ defmodule Nx.Vulkan.Pipeline.Flow do
   @doc "What a function of a stage gives for an input, which is there when this returns."
   @spec result(Nx.Container.t(), stage, place, fun, Nx.Container.t()) :: Nx.Container.t()
   def result(input, stage, place, fun, parameters) do
-    named(place.number, stage.device, fn ->
-      stage |> call(fun, [parameters, input]) |> wait()
+    of_input(input, place, fn ->
+      named(place.number, stage.device, fn -> stage |> call(fun, [parameters, input]) |> wait() end)
     end)
+  end
+
+  @doc "Runs what a stage does with an input. What Nx says of shapes that do not fit does not tell which it was given."
+  @spec of_input(Nx.Container.t(), place, (-> result)) :: result when result: term
+  def of_input(input, place, fun) do
+    fun.()
   rescue
-    # What Nx says of shapes that do not fit does not tell which the stage was given.
     error in ArgumentError ->
       given = if place.previous, do: "stage #{place.number - 1} gave", else: "the batch has"
       message = "#{error.message}\n\n#{given}: #{inspect(Composite.traverse(input, &Nx.to_template/1))}"

@@ -5,6 +5,7 @@ defmodule Nx.Vulkan.Pipeline.Gradient do
   # the gradient of its input back; the others go on with what comes first, a micro-batch or a gradient.
 
   alias Nx.Defn.Composite
+  alias Nx.Tensor, as: T
   alias Nx.Vulkan.Pipeline.{Flow, Layers, MicroBatches}
 
   @doc "The loss, the gradients of all stages, and the parameters of all with the state that their layers have then."
@@ -36,12 +37,15 @@ defmodule Nx.Vulkan.Pipeline.Gradient do
     :erlang.garbage_collect()
     input = if place.previous, do: await_input(place), else: part(state, number)
 
+    targets = named(state, fn -> state.targets |> MicroBatches.part(number, count) |> Flow.place(stage.device) end)
+    fun = last_pass(training(stage), state.loss, place.previous == nil)
+
     {sum, cotangents, kept} =
-      named(state, fn ->
-        targets = state.targets |> MicroBatches.part(number, count) |> Flow.place(stage.device)
-        fun = last_pass(training(stage), state.loss, place.previous == nil)
-        {{value, kept}, {gradients, cotangents}} = Flow.call(stage, fun, [parameters, input, targets])
-        {add(state.sum, {value, gradients}, stage), Flow.wait(cotangents), kept}
+      Flow.of_input(input, place, fn ->
+        named(state, fn ->
+          {{value, kept}, {gradients, cotangents}} = Flow.call(stage, fun, [parameters, input, targets])
+          {add(state.sum, {value, gradients}, stage), Flow.wait(cotangents), kept}
+        end)
       end)
 
     if place.previous, do: Flow.give(:previous, cotangents, place)
@@ -157,9 +161,18 @@ defmodule Nx.Vulkan.Pipeline.Gradient do
     fn parameters, input, targets ->
       gradient(parameters, input, first?, &value_and_grad/2, fn parameters, input ->
         {result, kept} = fun.(parameters, input)
-        {loss.(targets, result), kept}
+        {targets |> loss.(result) |> scalar!(), kept}
       end)
     end
+  end
+
+  # Of more than one number Nx takes the gradient of the sum, which is not what a mean over micro-batches has.
+  defp scalar!(number) when is_number(number), do: number
+  defp scalar!(%T{shape: {}} = scalar), do: scalar
+
+  defp scalar!(other) do
+    other = if is_struct(other, T), do: Nx.to_template(other), else: other
+    raise ArgumentError, "expected the loss to give a scalar, such as a mean over the rows, got: #{inspect(other)}"
   end
 
   defp value_and_grad(vars, fun), do: Nx.Defn.value_and_grad(vars, fun, fn {value, _kept} -> value end)

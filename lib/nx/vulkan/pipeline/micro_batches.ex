@@ -15,20 +15,41 @@ defmodule Nx.Vulkan.Pipeline.MicroBatches do
 
   @doc "A batch of tensors, also of what `Nx.Serving` gathers, that can be cut into so many micro-batches."
   @spec whole!(Nx.Container.t() | Nx.Batch.t(), pos_integer, non_neg_integer) :: Nx.Container.t()
-  def whole!(%Nx.Batch{} = batch, count, device) do
-    opts = [compiler: Nx.Vulkan, device: device, automatic_transfers: true]
-    (&Function.identity/1) |> Nx.Defn.jit_apply([batch], opts) |> whole!(count, device)
-  end
-
-  def whole!(batch, count, _device) do
-    batch = Composite.traverse(batch, &Nx.to_tensor/1)
+  def whole!(batch, count, device) do
+    batch = tensors(batch, device)
     rows!(batch, count)
     batch
   end
 
+  @doc "Targets of a batch, which have its rows where both are cut."
+  @spec targets!(Nx.Container.t() | Nx.Batch.t(), Nx.Container.t(), pos_integer, non_neg_integer) :: Nx.Container.t()
+  def targets!(targets, batch, count, device) do
+    targets = tensors(targets, device)
+    rows = if count > 1, do: rows!(batch, count)
+
+    if rows != nil and sizes(targets) -- [rows] != [] do
+      raise ArgumentError,
+            "expected the first axis of all tensors of the targets to be that of the #{rows} rows of the batch, got: " <>
+              Enum.map_join(sizes(targets), ", ", &to_string/1)
+    end
+
+    targets
+  end
+
+  defp tensors(%Nx.Batch{} = batch, device) do
+    opts = [compiler: Nx.Vulkan, device: device, automatic_transfers: true]
+    Nx.Defn.jit_apply(&Function.identity/1, [batch], opts)
+  end
+
+  defp tensors(batch, _device), do: Composite.traverse(batch, &Nx.to_tensor/1)
+
+  # The sizes that first axes have.
+  defp sizes(batch),
+    do: batch |> leaves() |> Enum.reject(&(&1.shape == {})) |> Enum.map(&Nx.axis_size(&1, 0)) |> Enum.uniq()
+
   # The rows of a batch, nil where it has scalars alone.
   defp rows!(batch, count) do
-    case batch |> leaves() |> Enum.reject(&(&1.shape == {})) |> Enum.map(&Nx.axis_size(&1, 0)) |> Enum.uniq() do
+    case sizes(batch) do
       [] when count == 1 ->
         nil
 
