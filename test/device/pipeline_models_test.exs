@@ -211,6 +211,19 @@ defmodule Nx.Vulkan.PipelineModelsTest do
     assert_raise ArgumentError, ~r/expected :devices to be a list/, fn -> cut.(devices: 0) end
     assert_raise Nx.Vulkan.Error, ~r/no usable device matches "99"/, fn -> cut.(devices: [99]) end
     assert_raise ArgumentError, ~r/expected a model of Axon, got: :model/, fn -> Pipeline.from_model(:model, state) end
+    assert_raise ArgumentError, ~r/unknown keys \[:frist\]/, fn -> cut.(devices: on(context, 2), frist: ["dense_1"]) end
+
+    for wrong <- [nil, Nx.tensor(1), [devices: on(context, 2)]] do
+      assert_raise ArgumentError, ~r/expected the parameters of a model of Axon, .*, got: /, fn ->
+        Pipeline.from_model(model, wrong)
+      end
+    end
+
+    # Errors of Axon that have no message of their own.
+    assert_raise RuntimeError, ~r/^stage 1 on .*: \(Axon.CompileError\) .* named dense_5/, fn ->
+      wrong = put_in(state.data["dense_5"]["kernel"], random({5, 3}, 1))
+      model |> Pipeline.from_model(wrong, devices: on(context, 2)) |> Pipeline.run(random({2, 6}, 1))
+    end
 
     pipeline = cut.(devices: on(context, 2), first: ["dense_2"])
     wrong = update_in(Pipeline.parameters(pipeline), [Access.at(1), Access.key!(:data)], &Map.delete(&1, "dense_3"))

@@ -109,13 +109,15 @@ defmodule Nx.Vulkan.Pipeline do
 
   ## Options
 
-    * `:devices` - a list of selectors, one for each stage; by default the devices of the kind of the default one
+    * `:devices` - a list of selectors, one for each stage; by default the devices of the kind of the default one.
+      Without `:first` there are fewer stages where so many would not have fewer bytes, and the last devices have none
     * `:first` - the names of the layers that begin the second stage and all further ones, in the order of the model.
       Without it the parameters are divided, so that the stage that has most of them has as few bytes as can be
     * `:micro_batches` - as `new/2` has it
     * `:mode` - `:train` for a model that `value_and_grad/5` is to compute as Axon trains it, with dropout and the
-      statistics of batches. By default it computes what `run/3` does
-    * other options are those of `Axon.build/2`, such as `:global_layer_options`
+      statistics of batches. Its parameters are those of `Axon.build(model, mode: :train)`, which have the keys of
+      dropout. By default it computes what `run/3` does
+    * `:global_layer_options`, `:debug`, `:print_values`, `:raise_on_none` and `:seed` - as `Axon.build/2` has them
 
   ## Errors
 

@@ -16,6 +16,7 @@ defmodule Nx.Vulkan.Pipeline.Layers do
   @spec stages(struct, Nx.Container.t(), [Devices.selector()], [String.t()] | nil, keyword) ::
           {[tuple], [fun | nil], [{String.t(), [non_neg_integer]}]}
   def stages(%{__struct__: Axon} = model, parameters, devices, first, build) do
+    build = Keyword.validate!(build, [:mode, :global_layer_options, :debug, :print_values, :raise_on_none, :seed])
     {mode, build} = Keyword.pop(build, :mode, :inference)
 
     if mode not in [:inference, :train],
@@ -66,7 +67,12 @@ defmodule Nx.Vulkan.Pipeline.Layers do
   defp axon(module \\ "Axon"), do: Module.concat([module])
 
   defp state(%{__struct__: Axon.ModelState} = state), do: state
-  defp state(%{} = parameters), do: axon("Axon.ModelState").new(parameters)
+  defp state(%{} = parameters) when not is_struct(parameters), do: axon("Axon.ModelState").new(parameters)
+
+  defp state(other) do
+    raise ArgumentError,
+          "expected the parameters of a model of Axon, an Axon.ModelState or a map of layers, got: #{inspect(other)}"
+  end
 
   ## Order and names
 
