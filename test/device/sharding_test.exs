@@ -7,7 +7,7 @@ defmodule Nx.Vulkan.ShardingTest do
 
   alias Nx.Vulkan.Compiler
   alias Nx.Vulkan.Compiler.Lowering.Plan
-  alias Nx.Vulkan.Compiler.Sharding.{Layout, Partition}
+  alias Nx.Vulkan.Compiler.Sharding.{Exchange, Layout, Partition}
   alias Nx.Vulkan.Sharding
   alias Nx.Vulkan.VulkanoBackend, as: B
 
@@ -446,6 +446,26 @@ defmodule Nx.Vulkan.ShardingTest do
       results = Nx.Defn.shard_jit(&Nx.multiply(&1, 2), mesh({2, 1, 2}), opts).(args)
       assert Enum.map(results, &Nx.to_flat_list/1) == for(i <- 0..3, do: for(j <- 0..7, do: 2 * (8 * i + j)))
     end
+  end
+
+  test "no messages are left with a caller that traps exits" do
+    Process.flag(:trap_exit, true)
+    {x, y} = {Nx.iota({8, 16}, type: :f32), Nx.iota({16, 4}, type: :f32)}
+    before = Process.info(self(), :links)
+    on_mesh(&Nx.dot/2, [x, y], {2}, [%{1 => [0]}, %{0 => [0]}], output_shardings: [%{}])
+    assert Process.info(self(), :links) == before
+    # Ends of processes may come later than their results.
+    refute_receive _any, 200
+  end
+
+  test "what a quick item raises comes after the others have ended" do
+    slow = fn -> Process.sleep(50) end
+
+    assert_raise RuntimeError, "no luck", fn ->
+      Exchange.parallel([slow, fn -> raise "no luck" end, slow], &(&1 != slow), & &1.())
+    end
+
+    refute_receive _any, 200
   end
 
   test "results are where their devices are" do

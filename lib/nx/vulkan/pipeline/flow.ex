@@ -6,7 +6,7 @@ defmodule Nx.Vulkan.Pipeline.Flow do
   # would come after the next micro-batch otherwise, on a queue that does all in order.
 
   alias Nx.Defn.Composite
-  alias Nx.Vulkan.{Devices, Error}
+  alias Nx.Vulkan.{Devices, Error, Tasks}
   alias Nx.Vulkan.Pipeline.MicroBatches
   alias Nx.Vulkan.VulkanoBackend, as: B
 
@@ -191,18 +191,7 @@ defmodule Nx.Vulkan.Pipeline.Flow do
       answers = collect(Map.new(tasks, &{&1.ref, &1}), %{})
       Enum.map(tasks, &Map.fetch!(answers, &1.ref))
     after
-      for task <- tasks, do: unlink(task.pid)
-    end
-  end
-
-  # A caller that traps exits is not told of the ends of stages.
-  defp unlink(pid) do
-    Process.unlink(pid)
-
-    receive do
-      {:EXIT, ^pid, _reason} -> :ok
-    after
-      0 -> :ok
+      Tasks.forget(tasks)
     end
   end
 

@@ -6,7 +6,7 @@ defmodule Nx.Vulkan.Compiler.Sharding.Exchange do
   # same bits each time; on all devices, since it is computed once.
 
   alias Nx.Vulkan.Compiler.Sharding.Layout
-  alias Nx.Vulkan.Devices
+  alias Nx.Vulkan.{Devices, Tasks}
   alias Nx.Vulkan.VulkanoBackend, as: B
 
   # From this size on each device combines a share, and what all do at once is copied on several threads.
@@ -112,13 +112,17 @@ defmodule Nx.Vulkan.Compiler.Sharding.Exchange do
   """
   @spec parallel([item], (item -> boolean), (item -> result)) :: [result] when item: term, result: term
   def parallel(items, quick? \\ fn _item -> false end, fun) do
-    items
-    |> Enum.map(&if(quick?.(&1), do: {:ok, fun.(&1)}, else: Task.async(fn -> tried(&1, fun) end)))
-    |> Enum.map(fn
-      %Task{} = task -> Task.await(task, :infinity)
-      done -> done
-    end)
-    |> Enum.map(fn
+    begun = Enum.map(items, &if(quick?.(&1), do: tried(&1, fun), else: Task.async(fn -> tried(&1, fun) end)))
+
+    ended =
+      Enum.map(begun, fn
+        %Task{} = task -> Task.await(task, :infinity)
+        done -> done
+      end)
+
+    Tasks.forget(for %Task{} = task <- begun, do: task)
+
+    Enum.map(ended, fn
       {:ok, result} -> result
       {:raised, kind, reason, stacktrace} -> :erlang.raise(kind, reason, stacktrace)
     end)
