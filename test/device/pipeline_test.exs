@@ -128,6 +128,27 @@ defmodule Nx.Vulkan.PipelineTest do
       assert Nx.to_list(Task.await(run, 60_000)) == [12.0, 22.0, 32.0]
     end
 
+    test "has one micro-batch wait before a stage at most", context do
+      here = self()
+      [first, second] = on(context, 2)
+      pipeline = Pipeline.new([{telling(here), 1.0, first}, {met(here, 1), 1.0, second}], micro_batches: 6)
+      run = Task.async(fn -> Pipeline.run(pipeline, Nx.iota({6}, type: :f32)) end)
+      assert_receive {1, [1.0], stage}, 60_000
+      # The second stage has one, another waits there, and the first stage has computed the next one.
+      assert told(3) == [0.0, 1.0, 2.0]
+      refute_receive {:told, _}, 300
+      send(stage, :go)
+      assert told(1) == [3.0]
+
+      for i <- 2..6 do
+        number = i * 1.0
+        assert_receive {1, [^number], ^stage}, 60_000
+        send(stage, :go)
+      end
+
+      assert Nx.to_list(Task.await(run, 60_000)) == [2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
+    end
+
     test "of many processes at once", context do
       pipeline = pipeline(mlp(), on(context, 3), micro_batches: 2)
       inputs = for key <- 1..6, do: random({4, 16}, key)
@@ -180,6 +201,26 @@ defmodule Nx.Vulkan.PipelineTest do
 
   def tell(_event, _measurements, %{name: name}, here), do: send(here, {:compiled, name})
   def scaled(p, {x, by}), do: {Nx.multiply(x, by), {Nx.add(x, p)}}
+
+  # Adds the parameter, and tells a process of the input.
+  defp telling(here) do
+    fn p, x ->
+      x =
+        Nx.runtime_call(Nx.template(x.shape, :f32), x, [], fn x, [] ->
+          send(here, {:told, Nx.to_list(x)})
+          x
+        end)
+
+      Nx.add(x, p)
+    end
+  end
+
+  defp told(count) do
+    for _ <- 1..count do
+      assert_receive {:told, [number]}, 60_000
+      number
+    end
+  end
 
   # Adds the parameter, once the process that is told of it says so.
   defp met(here, number) do
@@ -532,6 +573,30 @@ defmodule Nx.Vulkan.PipelineTest do
       for {got, expected} <- Enum.zip(losses, expected), do: assert_in_delta(got, expected, 1.0e-5)
       assert hd(losses) < List.last(losses) / 2
       near!(Pipeline.parameters(pipeline), trained, 1.0e-5)
+    end
+
+    test "goes as many micro-batches ahead of a backward pass as there are stages from there on", context do
+      here = self()
+      [first, second, third] = on(context, 3)
+      # Nothing asks for the gradients of the batch and of the targets, so that callbacks may have these.
+      stages = [{telling(here), 1.0, first}, {&Nx.add/2, 1.0, second}, {&Nx.add/2, 1.0, third}]
+      wait = met(here, :loss)
+      loss = fn y, x -> Nx.mean(Nx.subtract(x, wait.(0.0, y))) end
+      pipeline = Pipeline.new(stages, micro_batches: 6)
+      zeros = Nx.broadcast(0.0, {6})
+      run = Task.async(fn -> Pipeline.value_and_grad(pipeline, Nx.iota({6}, type: :f32), zeros, loss) end)
+      assert_receive {:loss, [+0.0], stage}, 60_000
+      assert told(3) == [0.0, 1.0, 2.0]
+      refute_receive {:told, _}, 300
+      send(stage, :go)
+
+      for _ <- 2..6 do
+        assert_receive {:loss, [+0.0], ^stage}, 60_000
+        send(stage, :go)
+      end
+
+      {value, gradients, _} = Task.await(run, 60_000)
+      assert Enum.map([value | gradients], &Nx.to_number/1) == [5.5, 1.0, 1.0, 1.0]
     end
 
     test "takes targets with the rows of the batch, and scalars", context do
