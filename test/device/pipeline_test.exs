@@ -179,6 +179,22 @@ defmodule Nx.Vulkan.PipelineTest do
       end
     end
 
+    test "and trainings need no more memory for more micro-batches", context do
+      devices = on(context, 3)
+      summed = fn p, x -> Nx.multiply(Nx.sum(x, axes: [1]), p) end
+      pipeline = Pipeline.new(Enum.zip([[&Nx.add/2, &Nx.add/2, summed], [1.0, 2.0, 0.5], devices]), micro_batches: 64)
+      x = Nx.broadcast(Nx.tensor(1.0, backend: Nx.BinaryBackend), {64 * 64, 1024})
+      y = Nx.broadcast(Nx.tensor(1.0, backend: Nx.BinaryBackend), {64 * 64})
+      part = 64 * 1024 * 4
+      train = &Pipeline.value_and_grad(&1, x, y, fn y, x -> squares(y, x) end)
+
+      # The inputs and results of the stages, and what waits between them: 7 of these, and 12 in a training.
+      for {call, most} <- [{&Pipeline.run(&1, x), 10}, {train, 15}] do
+        call.(pipeline)
+        assert most_bytes(devices, fn -> call.(pipeline) end) < most * part
+      end
+    end
+
     test "gives the memory of what passes through back", context do
       devices = on(context, 3)
       pipeline = pipeline(mlp(), devices, micro_batches: 4)
@@ -188,6 +204,25 @@ defmodule Nx.Vulkan.PipelineTest do
       before = in_use.()
       for _ <- 1..5, do: Pipeline.run(pipeline, x)
       for {now, before} <- Enum.zip(in_use.(), before), do: assert(now <= before)
+    end
+  end
+
+  # The most bytes that are in use on devices while `fun` runs, beyond those before.
+  defp most_bytes(devices, fun) do
+    in_use = fn -> for(device <- Enum.uniq(devices), do: NativeV.device_stats(device).in_use_bytes) |> Enum.sum() end
+    for device <- devices, do: settled(device)
+    before = in_use.()
+    watch = Task.async(fn -> most(in_use, 0) end)
+    fun.()
+    send(watch.pid, :stop)
+    Task.await(watch) - before
+  end
+
+  defp most(in_use, most) do
+    receive do
+      :stop -> most
+    after
+      0 -> most(in_use, max(most, in_use.()))
     end
   end
 

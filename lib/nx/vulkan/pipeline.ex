@@ -121,9 +121,9 @@ defmodule Nx.Vulkan.Pipeline do
 
   ## Errors
 
-  `ArgumentError` for a name that no layer has (with the names that there are), for names that are not in the order of
-  the model, where there are not as many devices as stages, and under `mode: :train` for a layer with state that several
-  stages would have.
+  `ArgumentError` for what is no option or no parameters, for a name that no layer has (with those that there are), for
+  names that are not in the order of the model, where there are not as many devices as stages, and under `mode: :train`
+  for a layer with state that several stages would have.
 
   ## Examples
 
@@ -157,7 +157,8 @@ defmodule Nx.Vulkan.Pipeline do
   def from_model(model, parameters), do: from_model(model, parameters, [])
 
   @doc """
-  What the stages give of a batch, on the device of the last one. It is there when this returns.
+  What the stages give of a batch, on the device of the last one. It is there when this returns. What `Nx.Serving`
+  gathers is a batch as well.
 
   ## Options
 
@@ -167,7 +168,7 @@ defmodule Nx.Vulkan.Pipeline do
 
   `ArgumentError` for a batch that can't be cut into the micro-batches, and for a result whose first axis is not theirs.
   """
-  @spec run(t, Nx.Container.t(), keyword) :: Nx.Container.t()
+  @spec run(t, Nx.Container.t() | Nx.Batch.t(), keyword) :: Nx.Container.t()
   def run(%__MODULE__{stages: stages} = pipeline, batch, opts \\ []) do
     count = count(pipeline, opts)
     batch = MicroBatches.whole!(batch, count, hd(stages).device)

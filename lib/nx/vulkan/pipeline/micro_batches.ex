@@ -29,8 +29,8 @@ defmodule Nx.Vulkan.Pipeline.MicroBatches do
 
     if rows != nil and sizes(targets) -- [rows] != [] do
       raise ArgumentError,
-            "expected the first axis of all tensors of the targets to be that of the #{rows} rows of the batch, got: " <>
-              Enum.map_join(sizes(targets), ", ", &to_string/1)
+            "expected the first axis of all tensors of the targets to be that of the #{rows} rows of the batch, " <>
+              "got: " <> Enum.map_join(sizes(targets), ", ", &to_string/1)
     end
 
     targets
