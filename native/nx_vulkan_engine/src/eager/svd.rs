@@ -201,7 +201,7 @@ fn large(work: &Work<'_>, a: &Tensor) -> Result<Option<Singular>> {
 /// products, and `vectors` by those eigenvectors.
 fn change_basis(work: &Work<'_>, columns: &Tensor, vectors: &Tensor) -> Result<()> {
     let inner = work.multiply(columns, &swapped(columns)?)?;
-    let (_, basis) = eigh::large(work, &inner)?;
+    let (_, basis) = eigh::large(work, inner)?;
     let basis = swapped(&basis)?;
     let changed = work.multiply(&basis, columns)?;
     copies::copy(work.engine, &changed, columns, work.compile)?;

@@ -180,7 +180,7 @@ fn the_peak_is_what_runs_take() {
             vec![b.add(found[0], found[2])]
         })
     };
-    let (svds, svd) = (svd_of(n / 256, 16), svd_of(1, 300));
+    let (svds, svd) = (svd_of(n / 256, 16), svd_of(16, 257));
     // Vectors that the host decides about one after the other: all lie around one wait only.
     let short = said_and_taken(n, |b, x| {
         let halves = |b: &Builder, v: &[Operand]| vec![sums(b, b.multiply(v[0], 0.5))];

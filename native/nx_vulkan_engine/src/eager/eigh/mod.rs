@@ -49,7 +49,7 @@ fn eigh(call: &Call<'_>) -> Result<Results> {
         return Err(Error::NeedsCompile);
     }
     let a = work.copy(a)?;
-    let (values, vectors) = if order <= small_order(work.compute) { small(&work, &a)? } else { large(&work, &a)? };
+    let (values, vectors) = if order <= small_order(work.compute) { small(&work, &a)? } else { large(&work, a)? };
     Ok(smallvec![in_type(&work, &values, values_out)?, in_type(&work, &vectors, vectors_out)?])
 }
 
@@ -66,23 +66,25 @@ fn small(work: &Work<'_>, a: &Tensor) -> Result<(Tensor, Tensor)> {
 }
 
 /// Values and vectors, as columns, of matrices of any order, in descending order of the values' sizes.
-pub fn large(work: &Work<'_>, a: &Tensor) -> Result<(Tensor, Tensor)> {
+pub fn large(work: &Work<'_>, a: Tensor) -> Result<(Tensor, Tensor)> {
     let (engine, dtype) = (work.engine, work.dtype());
     let (batches, n) = (a.view.shape[0], a.view.shape[1]);
-    let largest = work.largest(a)?;
+    let largest = work.largest(&a)?;
     let real = largest.view.dtype;
     let scaled = work.uninitialized(&[batches, n, n])?;
     let prepare = linalg::kernel(engine, "eigh_prepare", work.compute, &[dtype, dtype, real, dtype], work.compile)?;
-    let ranges = || near_rows(engine, &[a], 1);
+    let ranges = || near_rows(engine, &[&a], 1);
     for ((row, rows), (column, columns)) in ranges().flat_map(|of_rows| ranges().map(move |range| (of_rows, range))) {
-        let [own, to] = [part(a, row, column, [rows, columns])?, part(&scaled, row, column, [rows, columns])?];
-        let mirrored = part(a, column, row, [columns, rows])?;
+        let [own, to] = [part(&a, row, column, [rows, columns])?, part(&scaled, row, column, [rows, columns])?];
+        let mirrored = part(&a, column, row, [columns, rows])?;
         let numbers = [n, batches, row, column, rows, columns].map(|x| x as u32);
         let groups = (batches * rows * columns).div_ceil(256);
         linalg::run(engine, &prepare, &[&own, &mirrored, &largest, &to], 3, &numbers, groups)?;
     }
 
-    let (tridiagonal, reflections) = tridiagonal::reduce(work, &scaled)?;
+    drop(a);
+
+    let (tridiagonal, reflections) = tridiagonal::reduce(work, scaled)?;
     let real_work = Work { compute: real.ctype(), ..*work };
     let (found, found_vectors) = divide::solve(&real_work, &tridiagonal, n)?;
 

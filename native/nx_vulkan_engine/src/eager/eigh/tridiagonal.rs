@@ -32,7 +32,7 @@ fn column_invocations(caps: &Caps, n: u64) -> u32 {
 
 /// The diagonals and what is beside them, `[batches, 2, n]`, and the reflections that take the matrices to that. The
 /// matrices, whose largest elements lie between 1 and 2, are overwritten.
-pub fn reduce(work: &Work<'_>, a: &Tensor) -> Result<(Tensor, Reflections)> {
+pub fn reduce(work: &Work<'_>, a: Tensor) -> Result<(Tensor, Reflections)> {
     let (engine, dtype) = (work.engine, work.dtype());
     let (batches, n) = (a.view.shape[0], a.view.shape[1]);
     let real = work.real();
@@ -56,7 +56,7 @@ pub fn reduce(work: &Work<'_>, a: &Tensor) -> Result<(Tensor, Reflections)> {
         let column = |i: u64, flags: u32| {
             let parts = (n - i).div_ceil(ROWS);
             let numbers = [n, i, first, batches, u64::from(flags), length, parts].map(|x| x as u32);
-            let row = part(a, i, 0, [1, n])?;
+            let row = part(&a, i, 0, [1, n])?;
             linalg::run(engine, &column_kernel, &[&row, &x, &y, &t, &vectors, &tridiagonal], 1, &numbers, batches)
         };
         for i in first..first + width {
@@ -65,7 +65,7 @@ pub fn reduce(work: &Work<'_>, a: &Tensor) -> Result<(Tensor, Reflections)> {
             if below == 0 {
                 continue;
             }
-            let rest = part(a, i + 1, 0, [below, n])?;
+            let rest = part(&a, i + 1, 0, [below, n])?;
             for (left_out, rows) in near_rows(engine, &[&rest], 1) {
                 let is_last = left_out + rows == below;
                 let jobs = rows + if is_last { 2 * (i - first) } else { 0 };
@@ -75,7 +75,7 @@ pub fn reduce(work: &Work<'_>, a: &Tensor) -> Result<(Tensor, Reflections)> {
             }
             let (groups, is_next) = (below.div_ceil(ROWS), u64::from(i + 1 < first + width));
             let numbers = [n, i, first, batches, length, groups, is_next].map(|x| x as u32);
-            let row = part(a, i + 1, 0, [1, n])?;
+            let row = part(&a, i + 1, 0, [1, n])?;
             linalg::run(engine, &reflect_kernel, &[&row, &y, &x, &vectors], 2, &numbers, batches * groups)?;
         }
         let next = first + width;
@@ -84,7 +84,7 @@ pub fn reduce(work: &Work<'_>, a: &Tensor) -> Result<(Tensor, Reflections)> {
             let rest = n - next;
             let left = transposed(&part(&x, 0, next, [2 * PANEL, rest])?)?;
             let right = part(&y, 0, next, [2 * PANEL, rest])?;
-            work.subtract_product(&part(a, next, next, [rest, rest])?, &left, &right)?;
+            work.subtract_product(&part(&a, next, next, [rest, rest])?, &left, &right)?;
         }
         // The last column has nothing below its diagonal.
         let count = width.min(n - 1 - first);
