@@ -18,16 +18,19 @@ const ROWS: u64 = 64;
 const FINISH: u32 = 1;
 const START: u32 = 2;
 
-/// Invocations of the workgroup that makes the reflection of a column: so many that none has more than a few rows.
+/// Invocations of the workgroup that makes the reflection of a column: so many that each holds its rows in registers,
+/// where a workgroup has as many.
 fn column_invocations(caps: &Caps, n: u64) -> u32 {
     /// Rows of an invocation in registers; fixed in the kernel.
     const HELD: u64 = 4;
-    const LEAST: u32 = 256;
-    const MOST: u32 = 1024;
+    const LEAST: u64 = 64;
+    const USUAL: u64 = 256;
+    const MOST: u64 = 1024;
     /// Shared memory of the largest one.
     const LARGE_BYTES: u32 = 1 << 14;
-    let is_large = caps.max_invocations >= MOST && caps.max_shared_memory_bytes >= LARGE_BYTES;
-    if is_large && n > u64::from(LEAST) * HELD { MOST } else { LEAST }
+    let is_large = u64::from(caps.max_invocations) >= MOST && caps.max_shared_memory_bytes >= LARGE_BYTES;
+    let most = if is_large { MOST } else { USUAL };
+    n.div_ceil(HELD).next_power_of_two().clamp(LEAST, most) as u32
 }
 
 /// The diagonals and what is beside them, `[batches, 2, n]`, and the reflections that take the matrices to that. The

@@ -33,7 +33,8 @@ void slot_store5(const in uint at, const in T value) {}
 
 // Parts of w^H v that are added up by as many invocations.
 #define SUMS 32u
-#define LANES 8u
+// Invocations that make an element of the column of T.
+#define LANES ((LOCAL < 256u ? LOCAL : 256u) / NB)
 shared T part[SUMS];
 shared T parts_of_t[LANES * NB];
 shared R squares[LOCAL];
@@ -79,7 +80,7 @@ void main() {
         if (starts && finishes && r < n) value[k] = slot_load4(column + r);
         if (starts && !finishes && r < n) value[k] = la_conj(slot_load0(a0 + r));
     }
-    // LANES invocations make an element of the column of T.
+    // The column of T.
     T of_t = la_zero();
     [[unroll]] for (uint k = 0u; k < NB / LANES; ++k) {
         uint to = id / LANES, at = id % LANES + k * LANES;
