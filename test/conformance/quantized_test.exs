@@ -289,6 +289,22 @@ defmodule Nx.Vulkan.Conformance.QuantizedTest do
     end
   end
 
+  @tag :tmp_dir
+  test "what is repacked from files goes to the backend that is asked for", %{tmp_dir: folder} do
+    path = Path.join(folder, "model.safetensors")
+    [qweight, qzeros, other] = for shape <- [{16, 8}, {1, 1}, {128, 1}], do: Nx.broadcast(Nx.s32(7), shape)
+    scales = Nx.broadcast(Nx.f16(1), {1, 8})
+    gptq = [{"a.qweight", qweight}, {"a.qzeros", qzeros}, {"a.scales", scales}]
+    awq = [{"b.qweight", other}, {"b.qzeros", qzeros}, {"b.scales", scales}]
+    :ok = Nx.Vulkan.Safetensors.write(path, gptq ++ awq)
+    file = Nx.Vulkan.Safetensors.open!(path)
+
+    for name <- ["a.weight", "b.weight"], backend <- [Nx.BinaryBackend, VulkanoBackend] do
+      q = Nx.Vulkan.Safetensors.tensor!(file, name, backend: backend)
+      for {part, tensor} <- q.tensors, do: assert({name, part, tensor.data.__struct__} == {name, part, backend})
+    end
+  end
+
   defp assert_within(got, want, off) do
     error = Nx.abs(Nx.subtract(Nx.as_type(host(got), :f64), want))
     assert Nx.to_number(Nx.all(Nx.less_equal(error, off))) == 1

@@ -126,6 +126,18 @@ defmodule Nx.Vulkan.SafetensorsTest do
     assert read.tensors.weight == q.tensors.weight
   end
 
+  test "MLX: biases of symmetric ones that f16 does not have", %{tmp_dir: folder} do
+    path = Path.join(folder, "model.safetensors")
+    q = Quantized.quantize(Nx.multiply(Nx.iota({2, 64}, type: :f32), 4000), {:affine, 8, 64}, symmetric: true)
+    assert q.tensors.scales.type == {:f, 16}
+    :ok = Safetensors.write(path, %{"a.weight" => q})
+    file = Safetensors.open!(path, quantization: %{"bits" => 8, "group_size" => 64})
+    read = Safetensors.tensor!(file, "a.weight")
+    assert read.tensors.biases.type == {:f, 32}
+    # Zeros have another sign.
+    assert Nx.to_number(Nx.all(Nx.equal(Quantized.dequantize(read), Quantized.dequantize(q)))) == 1
+  end
+
   test "floats of 8 bits with scales of blocks, rows, and of all", %{tmp_dir: folder} do
     path = Path.join(folder, "model.safetensors")
 
@@ -289,6 +301,13 @@ defmodule Nx.Vulkan.SafetensorsTest do
 
       file |> Safetensors.tensor!("a.weight") |> equal!(values)
     end
+  end
+
+  test "a backend that is none is no damage of the file", %{tmp_dir: folder} do
+    path = Path.join(folder, "model.safetensors")
+    :ok = Safetensors.write(path, %{"x" => Nx.tensor([1, 2])})
+    file = Safetensors.open!(path)
+    assert_raise ArgumentError, ~r/backend must be/, fn -> Safetensors.tensor(file, "x", backend: 3) end
   end
 
   test "a model in several files, whose parts may lie in different ones", %{tmp_dir: folder} do

@@ -218,15 +218,26 @@ defmodule Nx.Vulkan.Safetensors do
   end
 
   def value(info, opts) do
-    {:ok, Weights.value(info, &part!(&1, opts))}
+    parts = Map.new(info.parts, fn {key, part} -> {key, part!(part, opts)} end)
+    with {:ok, value} <- joined(info, parts), do: {:ok, placed(value, info, opts[:backend])}
+  catch
+    {:part, error} -> {:error, error}
+  end
+
+  defp joined(info, parts) do
+    {:ok, Weights.value(info, parts)}
   rescue
     # Shapes of parts.
     exception in ArgumentError ->
       %{path: path, name: name, at: at} = first(info)
       {:error, failure(path, {:bad_file, at, "tensors of #{name}", Exception.message(exception)})}
-  catch
-    {:part, error} -> {:error, error}
   end
+
+  # What was repacked may be where it was computed.
+  defp placed(value, %{layout: layout}, backend) when layout in [:gptq, :awq] and backend != nil,
+    do: Nx.backend_transfer(value, backend)
+
+  defp placed(value, _info, _backend), do: value
 
   # The file that a tensor is in; that of its first part.
   @doc false
@@ -386,7 +397,8 @@ defmodule Nx.Vulkan.Safetensors do
   defp failure(path, {:io, reason}), do: io_error(path, "read", reason)
   defp failure(path, reason), do: io_error(path, "read", reason)
 
-  defp io_error(path, what, reason) do
+  @doc false
+  def io_error(path, what, reason) do
     error(:io, "can't #{what} #{path}: #{:file.format_error(reason)}", %{path: path, reason: reason})
   end
 

@@ -187,15 +187,11 @@ defmodule Nx.Vulkan.Safetensors.Weights do
   ## Values
 
   @doc """
-  The tensor or quantised tensor of a weight; `read` gives those of its parts. An ArgumentError where they don't fit
+  The tensor or quantised tensor of a weight, of the tensors of its parts. An ArgumentError where they don't fit
   together.
   """
-  def value(%{layout: :plain, parts: %{tensor: tensor}}, read), do: read.(tensor)
-
-  def value(%{layout: layout, format: format, parts: parts}, read) do
-    parts = Map.new(parts, fn {key, part} -> {key, read.(part)} end)
-    quantised(layout, format, parts)
-  end
+  def value(%{layout: :plain}, %{tensor: tensor}), do: tensor
+  def value(%{layout: layout, format: format}, parts), do: quantised(layout, format, parts)
 
   defp quantised(:fp8, _format, %{weight: weight, scales: scales}), do: Quantized.from_fp8(weight, scales)
 

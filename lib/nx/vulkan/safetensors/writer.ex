@@ -9,6 +9,8 @@ defmodule Nx.Vulkan.Safetensors.Writer do
   # Data begin at a multiple of it, as the reference has it.
   @alignment 8
 
+  @most_f16 65_504
+
   @doc """
   Writes the file. Tensors are read from their backend one after the other.
   """
@@ -54,8 +56,7 @@ defmodule Nx.Vulkan.Safetensors.Writer do
   # The tensors that a quantised one is in files, by the names that MLX and DeepSeek give them.
   defp parts(name, %Quantized{format: {:affine, bits, _}, tensors: %{weight: weight, scales: scales} = tensors})
        when not is_map_key(tensors, :columns) do
-    # MLX knows none without biases.
-    biases = tensors[:biases] || Nx.multiply(scales, Nx.tensor(-(2 ** (bits - 1)), type: scales.type))
+    {scales, biases} = with_biases(scales, tensors[:biases], bits)
     layer = layer!(name)
     for {part, tensor} <- [weight: weight, scales: scales, biases: biases], do: checked("#{layer}.#{part}", tensor)
   end
@@ -75,6 +76,16 @@ defmodule Nx.Vulkan.Safetensors.Writer do
   defp parts(name, other) do
     raise ArgumentError, "expected a tensor or a quantised one for #{name}, got: #{inspect(other)}"
   end
+
+  # MLX knows none without biases. Those of f16 may be beyond its range: then both are f32, of the same values.
+  defp with_biases(scales, nil, bits) do
+    biases = scales |> Nx.as_type(:f32) |> Nx.multiply(-(2 ** (bits - 1)))
+    beyond? = scales.type == {:f, 16} and Nx.to_number(Nx.reduce_max(Nx.abs(biases))) > @most_f16
+
+    if beyond?, do: {Nx.as_type(scales, :f32), biases}, else: {scales, Nx.as_type(biases, scales.type)}
+  end
+
+  defp with_biases(scales, biases, _bits), do: {scales, biases}
 
   defp layer!(name) do
     case String.split(name, ~r/\.weight$/) do
