@@ -420,6 +420,60 @@ defmodule Nx.Vulkan.Models.PretrainedTest do
     assert error.message =~ "token_embd.weight in #{path} has the type 99"
   end
 
+  test "GGUF: tensors that are not what the metadata says", %{tmp_dir: folder} do
+    path = Path.join(folder, "model.gguf")
+    example = example(:llama)
+    gguf(path, :llama, example, :q8_0)
+    file = GGUF.open!(path)
+    tensors = Map.new(file.tensors, &{&1.name, GGUF.tensor!(file, &1.name)})
+
+    load = fn tensors, metadata ->
+      :ok = GGUF.write(path, Map.merge(metadata(:llama, example.spec), metadata), tensors)
+      Pretrained.load_model(path)
+    end
+
+    narrow = Quantized.quantize(Nx.iota({128, 256}, type: :f32), :q8_0)
+    factors = &Map.put(tensors, "rope_freqs.weight", &1)
+
+    for {tensors, metadata, message} <- [
+          {%{tensors | "blk.1.ffn_up.weight" => narrow}, %{},
+           "shape of blk.1.ffn_up.weight: expected {256, 256} from the metadata, got: {128, 256}"},
+          {%{tensors | "blk.1.attn_q.weight" => narrow}, %{},
+           "shape of blk.1.attn_q.weight: expected {256, 256} from the metadata, got: {128, 256}"},
+          {%{tensors | "output.weight" => narrow}, %{},
+           "shape of output.weight: expected {61, 256} from the metadata, got: {128, 256}"},
+          {%{tensors | "blk.1.ffn_up.weight" => Nx.broadcast(1.0, {256})}, %{},
+           "shape of blk.1.ffn_up.weight: expected {256, 256} from the metadata, got: {256}"},
+          {%{tensors | "token_embd.weight" => Nx.tensor(1.0)}, %{}, "shape of token_embd.weight: expected one axis"},
+          {Map.delete(tensors, "blk.1.ffn_norm.weight"), %{}, "blk.1.ffn_norm.weight: there is no such tensor"},
+          {Map.delete(tensors, "output_norm.weight"), %{}, "output_norm.weight: there is no such tensor"},
+          # No parameters of this size begin at random.
+          {tensors, %{"llama.feed_forward_length" => 2 ** 40}, "from the metadata, got: {256, 256}"},
+          {tensors, %{"llama.rope.freq_base" => 0.0}, "llama.rope.freq_base: expected a positive number, got: 0.0"},
+          {tensors, %{"llama.rope.scaling.type" => "linear", "llama.rope.scaling.factor" => 0.0},
+           "llama.rope.scaling.factor: expected a positive number, got: 0.0"},
+          {factors.(Nx.broadcast(2.0, {32})), %{"llama.rope.scaling.original_context_length" => 0},
+           "llama.rope.scaling.original_context_length: expected a positive number, got: 0"},
+          {factors.(Nx.broadcast(0.0, {32})), %{}, "rope_freqs.weight: expected positive floats"},
+          {factors.(Nx.broadcast(Nx.tensor(:nan), {32})), %{}, "rope_freqs.weight: expected positive floats"},
+          {factors.(Quantized.quantize(Nx.broadcast(1.0, {32}), :q8_0)), %{},
+           "rope_freqs.weight: expected positive floats"}
+        ] do
+      assert {:error, %Error{kind: :bad_file} = error} = load.(tensors, metadata)
+      assert error.message =~ message
+      assert error.details.path == path
+    end
+
+    # What is read for the configuration: an answer, too, and not raised.
+    load.(factors.(Nx.broadcast(2.0, {32})), %{})
+    bytes = File.read!(path)
+    [{at, length}] = Regex.run(~r/rope_freqs\.weight/, bytes, return: :index)
+    <<before::binary-size(at + length + 4 + 8), 0::little-32, rest::binary>> = bytes
+    File.write!(path, <<before::binary, 99::little-32, rest::binary>>)
+    assert {:error, %Error{kind: :unsupported} = error} = Pretrained.load_model(path)
+    assert error.message =~ "rope_freqs.weight in #{path} has the type 99"
+  end
+
   defp bits(q), do: Nx.backend_copy(q, Nx.BinaryBackend)
 
   defp packed(quantised, spec) do
@@ -676,6 +730,33 @@ defmodule Nx.Vulkan.Models.PretrainedTest do
       file = Safetensors.open!(path)
       for {name, tensor} <- tensors, do: assert(Safetensors.tensor!(file, name) == tensor)
     end
+  end
+
+  test "quantised weights that can't be read or do not fit are told, and do not begin at random", %{tmp_dir: folder} do
+    quantize = fn _layer, values -> Quantized.quantize(values, {:affine, 4, 64}) end
+    example = example(:llama)
+    safetensors(folder, example, quantize, @mlx)
+
+    for {quantization, kind, message} <- [
+          {%{}, :unsupported, ~r/has the format affine of unknown bits and group: say them in :quantization/},
+          {%{"quantization" => %{"bits" => 4, "group_size" => 16}}, :unsupported, ~r/4 bits in groups of 16/},
+          {%{"quantization" => %{"bits" => 3, "group_size" => 64}}, :unsupported, ~r/3 bits in groups of 64/},
+          # As many words for each scale.
+          {%{"quantization" => %{"bits" => 8, "group_size" => 32}}, :bad_file,
+           ~r/shape of .*\.weight: \{\d+, 128\} of \{:affine, 8, 32\} is not that of the model's layer/}
+        ] do
+      File.write!(Path.join(folder, "config.json"), JSON.encode!(config(:llama, example.spec, quantization)))
+      assert {:error, %Error{kind: ^kind} = error} = Pretrained.load_model(folder)
+      assert error.message =~ message
+      assert error.message =~ folder
+    end
+
+    assert {:ok, _} = Pretrained.load_model(folder, quantization: @mlx["quantization"])
+    [path | _] = Path.wildcard(folder <> "/*.safetensors")
+    assert_raise ArgumentError, ~r/or the folder of .* got a file of the latter/, fn -> Pretrained.load_model(path) end
+    File.rm!(Path.join(folder, "config.json"))
+    assert {:error, %Error{kind: :io} = error} = Pretrained.load_model(folder)
+    assert error.message =~ Path.join(folder, "config.json")
   end
 
   test "a damaged file is told, and nothing is left behind", %{tmp_dir: folder} do

@@ -13,7 +13,7 @@ defmodule Nx.Vulkan.Pretrained do
   """
 
   alias Nx.Vulkan.{Checkpoint, Error, GGUF, PackedLayers, Quantized, Safetensors, WholeFile}
-  alias Nx.Vulkan.Pretrained.{Deferred, GGUFModel}
+  alias Nx.Vulkan.Pretrained.{Asked, Deferred, GGUFModel}
 
   @of_bumblebee [:spec, :spec_overrides, :module, :architecture, :log_params_diff, :type]
 
@@ -30,7 +30,9 @@ defmodule Nx.Vulkan.Pretrained do
 
   Bumblebee's own mapping of parameters says which tensor belongs to which layer. Tensors are read one by one, and each
   that no layer wants is not read at all. A quantised weight that Bumblebee takes apart, or that belongs to another kind
-  of layer, becomes its values. Parameters that the files lack begin at random, and are logged, as Bumblebee has it.
+  of layer, becomes its values. Parameters that the files lack, or have in another shape, begin at random, and are
+  logged, as Bumblebee has it; but a quantised weight of another shape is an error, and so is all of a GGUF file whose
+  shape is not that of its metadata, and a block that lacks a weight.
 
   ## Options
 
@@ -42,8 +44,8 @@ defmodule Nx.Vulkan.Pretrained do
   ## Errors
 
   `{:error, error}` with an `Nx.Vulkan.Error` of the kind `:io` or `:bad_file` for files that can't be read or are
-  damaged, and `:unsupported` for an architecture that is none of these and formats that can't be read. What Bumblebee
-  answers or raises. An `ArgumentError` where Bumblebee or Axon are missing.
+  damaged, and `:unsupported` for an architecture that is none of these and formats that can't be read, of weights that
+  the model wants. What Bumblebee answers or raises. An `ArgumentError` where Bumblebee or Axon are missing.
 
   A Gemma of the first kind needs `spec_overrides: [activation: :gelu]`, or its like, with Bumblebee 0.7, which has no
   function for its own activation.
@@ -58,7 +60,11 @@ defmodule Nx.Vulkan.Pretrained do
     end
 
     with_backend(opts[:backend], fn ->
-      if File.dir?(path), do: from_safetensors(path, opts), else: from_gguf(path, opts)
+      cond do
+        File.dir?(path) -> from_safetensors(path, opts)
+        Path.extname(path) == ".safetensors" -> raise ArgumentError, not_a_folder(path)
+        true -> from_gguf(path, opts)
+      end
     end)
   catch
     {:read, error} -> {:error, error}
@@ -76,19 +82,46 @@ defmodule Nx.Vulkan.Pretrained do
     end
   end
 
+  defp not_a_folder(path) do
+    "expected a GGUF file, or the folder of a model's config.json and safetensors, got a file of the latter: #{path}"
+  end
+
   defp with_backend(nil, fun), do: fun.()
   defp with_backend(backend, fun), do: Nx.with_default_backend(backend, fun)
 
   defp from_safetensors(folder, opts) do
-    with {:ok, file} <- Safetensors.open(folder, Keyword.take(opts, [:quantization])) do
+    with :ok <- configured(folder, opts[:spec]),
+         {:ok, file} <- Safetensors.open(folder, Keyword.take(opts, [:quantization])) do
+      asked = for info <- file.tensors, do: Asked.new(info, fn -> read(Safetensors.tensor(file, info.name)) end)
+
       # Each file's own: a weight lies in that of its first part.
       reader = fn path ->
-        for info <- file.tensors, Safetensors.path(info) == path, into: %{} do
-          {info.name, Deferred.tensor(info.name, info.shape, fn -> read(Safetensors.tensor(file, info.name)) end)}
-        end
+        for %{info: info} = one <- asked, Safetensors.path(info) == path, into: %{}, do: {info.name, one}
       end
 
-      load(folder, reader, opts)
+      load(folder, reader, opts, fn params -> all_fit!(asked, params) end)
+    end
+  end
+
+  defp configured(_folder, spec) when spec != nil, do: :ok
+
+  defp configured(folder, nil) do
+    path = Path.join(folder, "config.json")
+    with {:error, reason} <- File.stat(path), do: {:error, Safetensors.io_error(path, "open", reason)}, else: (_ -> :ok)
+  end
+
+  # Bumblebee leaves out what has another shape than its layer.
+  defp all_fit!(asked, params) do
+    placed = MapSet.new(names(params.data))
+
+    for %{info: %{layout: layout, name: name} = info} = one <- asked,
+        layout != :plain and Asked.left?(one) and name not in placed do
+      message =
+        "#{Safetensors.path(info)}: shape of #{name}: #{inspect(info.shape)} of #{inspect(info.format)} is not that " <>
+          "of the model's layer; bits and groups are those of config.json, or of :quantization"
+
+      details = %{path: Safetensors.path(info), field: "shape of #{name}", offset: nil}
+      throw({:read, Error.exception(kind: :bad_file, op: :safetensors, message: message, details: details)})
     end
   end
 
@@ -109,7 +142,7 @@ defmodule Nx.Vulkan.Pretrained do
       try do
         File.write!(Path.join(folder, "config.json"), JSON.encode!(config))
         File.write!(Path.join(folder, "model.safetensors"), "")
-        load(folder, reader, opts)
+        load(folder, reader, opts, fn _params -> :ok end)
       after
         File.rm_rf!(folder)
       end
@@ -125,10 +158,11 @@ defmodule Nx.Vulkan.Pretrained do
   defp read({:ok, value}), do: value
   defp read({:error, error}), do: throw({:read, error})
 
-  defp load(folder, reader, opts) do
+  defp load(folder, reader, opts, check) do
     opts = Keyword.take(opts, @of_bumblebee) ++ [params_filename: "model.safetensors", safetensors_reader: reader]
 
     with {:ok, %{model: model, params: params} = model_info} <- bumblebee().load_model({:local, folder}, opts) do
+      check.(params)
       {model, params} = read_all(model, params)
       {:ok, %{model_info | model: model, params: params}}
     end

@@ -80,6 +80,9 @@ defmodule Nx.Vulkan.Pretrained.GGUFModel do
   """
   def config(gguf, scaled?) do
     {:ok, config!(gguf, scaled?)}
+  rescue
+    # Factors of rotations that can't be read.
+    error in Error -> {:error, error}
   catch
     {kind, message, details} ->
       details = Map.put(details, :path, gguf.path)
@@ -122,6 +125,8 @@ defmodule Nx.Vulkan.Pretrained.GGUFModel do
       head_size(gguf, name)
     )
 
+    shapes_fit!(gguf, name, known.names, sizes)
+
     %{"architectures" => [known.class], "model_type" => known.type}
     |> Map.merge(tokens)
     |> Map.merge(sizes)
@@ -132,7 +137,7 @@ defmodule Nx.Vulkan.Pretrained.GGUFModel do
 
   defp sizes(gguf, name) do
     %{
-      "vocab_size" => elem(info!(gguf, "token_embd.weight").shape, 0),
+      "vocab_size" => rows!(gguf, "token_embd.weight"),
       "max_position_embeddings" => natural!(gguf, name, "context_length"),
       "hidden_size" => natural!(gguf, name, "embedding_length"),
       "num_hidden_layers" => natural!(gguf, name, "block_count"),
@@ -144,8 +149,8 @@ defmodule Nx.Vulkan.Pretrained.GGUFModel do
   defp particular(:bert, gguf, name, _scaled?) do
     %{
       "layer_norm_eps" => number!(gguf, name, "attention.layer_norm_epsilon"),
-      "type_vocab_size" => elem(info!(gguf, "token_types.weight").shape, 0),
-      "max_position_embeddings" => elem(info!(gguf, "position_embd.weight").shape, 0),
+      "type_vocab_size" => rows!(gguf, "token_types.weight"),
+      "max_position_embeddings" => rows!(gguf, "position_embd.weight"),
       "hidden_act" => "gelu"
     }
   end
@@ -158,7 +163,7 @@ defmodule Nx.Vulkan.Pretrained.GGUFModel do
       "num_key_value_heads" => natural!(gguf, name, "attention.head_count_kv", heads),
       "head_dim" => head_size(gguf, name),
       "rms_norm_eps" => number!(gguf, name, "attention.layer_norm_rms_epsilon"),
-      "rope_theta" => number(gguf, name, "rope.freq_base", 10_000.0),
+      "rope_theta" => positive!(gguf, name, "rope.freq_base", 10_000.0),
       "rope_scaling" => if(not scaled?, do: scaling(gguf, name)),
       "tie_word_embeddings" => info(gguf, "output.weight") == nil,
       "hidden_act" => activation,
@@ -189,10 +194,66 @@ defmodule Nx.Vulkan.Pretrained.GGUFModel do
 
   # Axon would say less of it.
   defp heads_fit!(gguf, name, heads, size) do
-    rows = elem(info!(gguf, name).shape, 0)
+    rows = rows!(gguf, name)
 
     if rows != heads * size or rem(size, 2) != 0,
       do: missing("shape of #{name}", "expected rows of #{heads} heads of #{size}, an even number, got: #{rows}")
+  end
+
+  # Bumblebee begins at random what is not there, and what has another shape.
+  defp shapes_fit!(gguf, architecture, names, sizes) do
+    {hidden, inner, heads} = {sizes["hidden_size"], sizes["intermediate_size"], sizes["num_attention_heads"]}
+    size = head_size(gguf, architecture)
+    kv = size * natural!(gguf, architecture, "attention.head_count_kv", heads)
+    by_name = Map.new(gguf.tensors, &{&1.name, &1.shape})
+
+    inside = %{
+      "attn_q" => {heads * size, hidden},
+      "attn_k" => {kv, hidden},
+      "attn_v" => {kv, hidden},
+      "attn_output" => {hidden, heads * size},
+      "attn_q_norm" => {size},
+      "attn_k_norm" => {size},
+      "ffn_gate" => {inner, hidden},
+      "ffn_up" => {inner, hidden},
+      "ffn_down" => {hidden, inner}
+    }
+
+    for block <- 0..(sizes["num_hidden_layers"] - 1), layer <- Map.keys(@inside[names]) do
+      name = "blk.#{block}.#{layer}"
+      weight = Map.get(inside, layer, {hidden})
+      # Queries and keys have norms in some architectures alone.
+      optional? = layer in ["attn_q_norm", "attn_k_norm"] and architecture not in ["qwen3", "gemma3"]
+      shape_fits!(by_name, name <> ".weight", weight, optional?)
+      if names == :bert, do: shape_fits!(by_name, name <> ".bias", {elem(weight, 0)}, false)
+    end
+
+    vocabulary = {sizes["vocab_size"], hidden}
+
+    outside =
+      if names == :bert do
+        rows = for name <- ["position_embd", "token_types"], do: {name, {rows!(gguf, name <> ".weight"), hidden}}
+        [{"token_embd", vocabulary}, {"token_embd_norm", {hidden}} | rows]
+      else
+        [{"token_embd", vocabulary}, {"output_norm", {hidden}}]
+      end
+
+    for {name, shape} <- outside, do: shape_fits!(by_name, name <> ".weight", shape, false)
+    shape_fits!(by_name, "output.weight", vocabulary, true)
+    if names == :bert, do: shape_fits!(by_name, "token_embd_norm.bias", {hidden}, false)
+  end
+
+  defp shape_fits!(shapes, name, shape, optional?) do
+    case shapes do
+      %{^name => ^shape} ->
+        :ok
+
+      %{^name => other} ->
+        missing("shape of #{name}", "expected #{inspect(shape)} from the metadata, got: #{inspect(other)}")
+
+      %{} ->
+        optional? || missing(name, "there is no such tensor")
+    end
   end
 
   defp head_size(gguf, name) do
@@ -205,7 +266,7 @@ defmodule Nx.Vulkan.Pretrained.GGUFModel do
   defp scaling(gguf, name) do
     case gguf.metadata["#{name}.rope.scaling.type"] do
       "linear" ->
-        %{"type" => "linear", "factor" => number!(gguf, name, "rope.scaling.factor")}
+        %{"type" => "linear", "factor" => positive!(gguf, name, "rope.scaling.factor", nil)}
 
       type when type in [nil, "none"] ->
         if info(gguf, "rope_freqs.weight"), do: llama3(gguf, name)
@@ -216,11 +277,11 @@ defmodule Nx.Vulkan.Pretrained.GGUFModel do
   end
 
   defp llama3(gguf, name) do
-    factors = gguf |> GGUF.tensor!("rope_freqs.weight", backend: Nx.BinaryBackend) |> Nx.to_flat_list()
+    factors = factors!(gguf)
     size = head_size(gguf, name)
-    base = number(gguf, name, "rope.freq_base", 10_000.0)
+    base = positive!(gguf, name, "rope.freq_base", 10_000.0)
     factor = Enum.max(factors)
-    original = number(gguf, name, "rope.scaling.original_context_length", @original_positions)
+    original = positive!(gguf, name, "rope.scaling.original_context_length", @original_positions)
 
     wanted =
       for i <- 0..(div(size, 2) - 1) do
@@ -253,6 +314,17 @@ defmodule Nx.Vulkan.Pretrained.GGUFModel do
     end
   end
 
+  defp factors!(gguf) do
+    with %Nx.Tensor{type: {type, _}} = tensor when type in [:f, :bf] <-
+           GGUF.tensor!(gguf, "rope_freqs.weight", backend: Nx.BinaryBackend),
+         factors = Nx.to_flat_list(tensor),
+         true <- Enum.all?(factors, &(is_number(&1) and &1 > 0)) do
+      factors
+    else
+      _ -> missing("rope_freqs.weight", "expected positive floats, got others")
+    end
+  end
+
   defp unknown_scaling(what) do
     throw(
       {:unsupported,
@@ -272,6 +344,13 @@ defmodule Nx.Vulkan.Pretrained.GGUFModel do
     end
   end
 
+  defp positive!(gguf, name, key, default) do
+    case number(gguf, name, key, default) || number!(gguf, name, key) do
+      value when value > 0 -> value
+      other -> missing("#{name}.#{key}", "expected a positive number, got: #{other}")
+    end
+  end
+
   defp number(gguf, name, key, default) do
     case Map.get(gguf.metadata, "#{name}.#{key}", default) do
       value when is_number(value) and value >= 0 -> value
@@ -288,6 +367,14 @@ defmodule Nx.Vulkan.Pretrained.GGUFModel do
   end
 
   defp info(gguf, name), do: Enum.find(gguf.tensors, &(&1.name == name))
+
+  defp rows!(gguf, name) do
+    case info!(gguf, name).shape do
+      {} -> missing("shape of #{name}", "expected one axis or more, got: {}")
+      shape -> elem(shape, 0)
+    end
+  end
+
   defp info!(gguf, name), do: info(gguf, name) || missing(name, "there is no such tensor")
 
   @spec missing(String.t(), String.t()) :: no_return

@@ -1,0 +1,48 @@
+defmodule Nx.Vulkan.Pretrained.Asked do
+  @moduledoc false
+
+  # A tensor of a file under its name, of which is known whether Bumblebee asked for it, and whether it was read.
+
+  alias Nx.Vulkan.Pretrained.Deferred
+
+  @enforce_keys [:info, :read, :counts]
+  defstruct [:info, :read, :counts]
+
+  @asked 1
+  @were_read 2
+
+  @doc """
+  The tensor of what a file has, which `read` gives.
+  """
+  def new(info, read), do: %__MODULE__{info: info, read: read, counts: :counters.new(2, [])}
+
+  @doc """
+  The tensor that is read later. One whose format can't be read has no shape to go by, and is read now: `read` tells it.
+  """
+  def tensor(%{info: info, counts: counts} = asked) do
+    :counters.add(counts, @asked, 1)
+
+    read = fn ->
+      :counters.add(counts, @were_read, 1)
+      asked.read.()
+    end
+
+    case info do
+      %{format: {:unknown, _}} -> read.()
+      _ -> Deferred.tensor(info.name, info.shape, read)
+    end
+  end
+
+  @doc """
+  Whether it was asked for and never read.
+  """
+  def left?(%{counts: counts}), do: :counters.get(counts, @asked) > 0 and :counters.get(counts, @were_read) == 0
+
+  defimpl Nx.LazyContainer do
+    alias Nx.Vulkan.Pretrained.Asked
+
+    def traverse(asked, acc, fun) do
+      fun.(Nx.template(asked.info.shape, :f32), fn -> Asked.tensor(asked) end, acc)
+    end
+  end
+end
