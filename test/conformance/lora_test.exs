@@ -215,6 +215,66 @@ defmodule Nx.Vulkan.Conformance.LoraTest do
     assert_raise ArgumentError, ~r/expected a format/, fn -> PackedLayers.quantize(model, params(), :q9) end
   end
 
+  test "adapters that do not belong to a model are told" do
+    model = model()
+    names = &(&1 in ["middle", "dense_2"])
+    {packed, state} = PackedLayers.quantize(model, params(), :q4_k, layers: &(&1 == "middle"))
+    adapted = Lora.adapt(packed, 2, layers: names)
+
+    assert_raise ArgumentError, ~r/expected a model without adapters, got one with (middle|dense_2)\.lora_/, fn ->
+      Lora.adapt(adapted, 2)
+    end
+
+    for rank <- [257, 10_000], layers <- [names, &(&1 == "middle")] do
+      assert_raise ArgumentError, ~r/expected a rank of \d+ at most, the size of .*, got: #{rank}/, fn ->
+        Lora.adapt(packed, rank, layers: layers)
+      end
+    end
+
+    assert_raise ArgumentError, ~r/:layers to be a function of a layer's name, got: \["middle"\]/, fn ->
+      Lora.adapt(model, 2, layers: ["middle"])
+    end
+
+    assert_raise ArgumentError, ~r/:alpha to be a number, got: "2"/, fn -> Lora.adapt(model, 2, alpha: "2") end
+
+    {init, _} = Axon.build(adapted)
+    ids = %{"ids" => Nx.template({1, 1}, :s64)}
+    adapters = Lora.adapters(init.(ids, state))
+    assert Map.keys(Lora.put(state, adapters).data) -- Map.keys(adapters) == Map.keys(state.data)
+
+    {b, a} = {"middle.lora_b", "middle.lora_a"}
+    wide = %{"kernel" => Nx.broadcast(0.0, {3, 256})}
+    other = %{"kernel" => Nx.broadcast(0.0, {2, 255})}
+
+    for {wrong, message} <- [
+          {%{"none.lora_a" => adapters[a]}, ~r/layers that there are.*got: "none.lora_a", and layers are .*"middle"/},
+          {%{"middle" => adapters[a]}, ~r/names that end in .lora_a or .lora_b, got: "middle"/},
+          {Map.delete(adapters, b), ~r/middle.lora_b \{rank, n\} beside its packed kernel.* \{256, 2\} and nil/},
+          {%{adapters | b => wide}, ~r/got: \{256, 2\} and \{3, 256\}/},
+          {%{adapters | b => other}, ~r/got: \{256, 2\} and \{2, 255\}/},
+          {%{adapters | "dense_2.lora_b" => other}, ~r/dense_2.lora_b .* beside a kernel \{256, \d+\} of k by n/},
+          {[1], ~r/expected a map of adapters, got: \[1\]/}
+        ] do
+      assert_raise ArgumentError, message, fn -> Lora.put(state, wrong) end
+    end
+  end
+
+  test "parameters that are not those of a packed model are told" do
+    {model, params} = {model(), params()}
+    {packed, state} = PackedLayers.quantize(model, params, :q4_k)
+    assert_raise ArgumentError, ~r/expected the packed kernel .* blocks/, fn -> PackedLayers.kernels(packed, params) end
+
+    for wrong <- [%{}, state.data] do
+      assert_raise ArgumentError, ~r/an Axon.ModelState, got/, fn -> PackedLayers.quantize(model, wrong, :q4_k) end
+      assert_raise ArgumentError, ~r/an Axon.ModelState, got/, fn -> PackedLayers.pack(model, wrong, %{}) end
+      assert_raise ArgumentError, ~r/an Axon.ModelState, got/, fn -> PackedLayers.kernels(packed, wrong) end
+    end
+
+    assert_raise ArgumentError, ~r/:layers to be a function of a layer's name, got: "middle"/, fn ->
+      PackedLayers.quantize(model, params, :q4_k, layers: "middle")
+    end
+  end
+
   test "kernels that do not fit a format stay as they are, and chosen ones alone are packed" do
     {model, params} = {model(), params()}
     small = put_in(params.data["dense_2"]["kernel"], random({256, 4}, 1.0))

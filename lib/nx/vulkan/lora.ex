@@ -42,20 +42,30 @@ defmodule Nx.Vulkan.Lora do
 
   ## Errors
 
-  An `ArgumentError` where no layer is adapted, for a rank that is no positive integer, and what is no model of Axon.
+  An `ArgumentError` where no layer is adapted, for a rank that is no positive integer or is larger than a layer that is
+  adapted, as far as the model says its sizes, for a model that has adapters, and what is no model of Axon.
   """
   @spec adapt(struct, pos_integer, keyword) :: struct
   def adapt(model, rank, opts \\ [])
 
   def adapt(%{__struct__: Axon} = model, rank, opts) when is_integer(rank) and rank > 0 do
     opts = Keyword.validate!(opts, layers: fn _name -> true end, alpha: rank)
+    if not is_function(opts[:layers], 1), do: wrong(:layers, "a function of a layer's name", opts[:layers])
+    if not is_number(opts[:alpha]), do: wrong(:alpha, "a number", opts[:alpha])
     names = Map.new(Checkpoint.layers(model), fn {name, node} -> {node.id, name} end)
+
+    for {_id, name} <- names, adapter?(name) do
+      raise ArgumentError, "expected a model without adapters, got one with #{name}: adapt the model it was made of"
+    end
+
     adapted = for {id, name} <- names, dense?(model.nodes[id]), opts[:layers].(name), into: MapSet.new(), do: id
 
     if adapted == MapSet.new() do
       dense = for {id, name} <- names, dense?(model.nodes[id]), do: inspect(name)
       raise ArgumentError, "the function :layers holds for no dense layer, of which there are #{Enum.join(dense, ", ")}"
     end
+
+    for id <- adapted, do: rank_fits!(rank, model.nodes[id], names[id])
 
     model
     |> axon().map_nodes(&frozen(&1, names[&1.id]))
@@ -71,6 +81,26 @@ defmodule Nx.Vulkan.Lora do
   end
 
   def adapt(other, _rank, _opts), do: raise(ArgumentError, "expected a model of Axon, got: #{inspect(other)}")
+
+  @spec wrong(atom, String.t(), term) :: no_return
+  defp wrong(option, wanted, got),
+    do: raise(ArgumentError, "expected #{inspect(option)} to be #{wanted}, got: #{inspect(got)}")
+
+  defp adapter?(name), do: String.ends_with?(name, [@a, @b])
+
+  # Packed ones know how many there are of what they take, too.
+  defp rank_fits!(rank, %{meta: %{units: units} = meta}, name) do
+    most =
+      case meta do
+        %{packed: %{shape: {n, k}}} -> min(n, k)
+        _ -> units
+      end
+
+    if rank > most do
+      raise ArgumentError,
+            "expected a rank of #{most} at most, the size of #{name}, got: #{rank}: choose others by :layers"
+    end
+  end
 
   # Packed ones keep the name of their op.
   defp dense?(%{op_name: :dense, meta: %{units: _}}), do: true
@@ -92,20 +122,63 @@ defmodule Nx.Vulkan.Lora do
     axon().layer(add, [output, b], op_name: :adapted)
   end
 
-  # It is no dependency.
-  defp axon, do: Module.concat(["Axon"])
-
   @doc """
   The adapters of trained parameters, a map from names of layers: what there is to save.
 
   They are put back by `put/2`.
   """
   @spec adapters(struct) :: %{String.t() => %{String.t() => Nx.Tensor.t()}}
-  def adapters(%{data: data}), do: Map.filter(data, fn {name, _} -> String.ends_with?(name, [@a, @b]) end)
+  def adapters(%{data: data}), do: Map.filter(data, fn {name, _} -> adapter?(name) end)
 
   @doc """
   Parameters of a model with adapters that `adapters/1` gave: those of the model `adapt/3` made of it.
+
+  ## Errors
+
+  An `ArgumentError` for adapters of a layer that the parameters do not have, for an A without its B, and for shapes
+  that do not fit together or to the layer.
   """
   @spec put(struct, %{String.t() => map}) :: struct
-  def put(params, adapters), do: %{params | data: Map.merge(params.data, adapters)}
+  def put(params, adapters) do
+    if not is_map(adapters), do: raise(ArgumentError, "expected a map of adapters, got: #{inspect(adapters)}")
+
+    for {name, _} <- adapters do
+      base = String.replace_suffix(String.replace_suffix(name, @a, ""), @b, "")
+
+      if not adapter?(name) or not is_map_key(params.data, base) do
+        layers = params.data |> Map.keys() |> Enum.reject(&adapter?/1) |> Enum.map_join(", ", &inspect/1)
+
+        raise ArgumentError,
+              "expected adapters of layers that there are, by names that end in #{@a} or #{@b}, got: " <>
+                "#{inspect(name)}, and layers are #{layers}"
+      end
+
+      shapes = for part <- [@a, @b], do: shape(adapters[base <> part])
+      if not fit?(shapes, params.data[base]["kernel"]), do: unfit(base, shapes, params.data[base]["kernel"])
+    end
+
+    %{params | data: Map.merge(params.data, adapters)}
+  end
+
+  defp shape(%{"kernel" => %Nx.Tensor{shape: shape}}), do: shape
+  defp shape(_other), do: nil
+
+  defp fit?([{k, rank}, {rank, n}], %Nx.Tensor{shape: shape}), do: shape == {k, n}
+  # Parts of a packed kernel have rows of the layer's results, and what they take is not known by them.
+  defp fit?([{_, rank}, {rank, n}], %{} = kernel),
+    do: Enum.any?(kernel, fn {_, part} -> match?({^n, _}, part.shape) or match?({^n, _, _}, part.shape) end)
+
+  defp fit?(_shapes, _kernel), do: false
+
+  @spec unfit(String.t(), list, term) :: no_return
+  defp unfit(base, [a, b], kernel) do
+    layer = if is_struct(kernel, Nx.Tensor), do: "a kernel #{inspect(kernel.shape)}", else: "its packed kernel"
+
+    raise ArgumentError,
+          "expected #{base}#{@a} {k, rank} and #{base}#{@b} {rank, n} beside #{layer} of k by n, " <>
+            "got: #{inspect(a)} and #{inspect(b)}"
+  end
+
+  # It is no dependency.
+  defp axon, do: Module.concat(["Axon"])
 end

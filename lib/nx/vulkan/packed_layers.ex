@@ -42,6 +42,11 @@ defmodule Nx.Vulkan.PackedLayers do
   def quantize(model, params, format, opts \\ []) do
     {layers, opts} = Keyword.pop(opts, :layers, fn _name -> true end)
     Formats.check!(format)
+    state!(params)
+
+    if not is_function(layers, 1) do
+      raise ArgumentError, "expected :layers to be a function of a layer's name, got: #{inspect(layers)}"
+    end
 
     kernels =
       for {name, node} <- layers!(model),
@@ -70,6 +75,7 @@ defmodule Nx.Vulkan.PackedLayers do
   @spec pack(struct, struct, %{String.t() => Quantized.t()}) :: {struct, struct}
   def pack(model, params, kernels) do
     layers = Map.new(layers!(model))
+    state!(params)
 
     for {name, q} <- kernels do
       node =
@@ -90,9 +96,15 @@ defmodule Nx.Vulkan.PackedLayers do
 
   @doc """
   The packed kernels of a model: a map of names of layers and `Nx.Vulkan.Quantized`.
+
+  ## Errors
+
+  An `ArgumentError` for parameters that are not packed as the model is.
   """
   @spec kernels(struct, struct) :: %{String.t() => Quantized.t()}
   def kernels(model, params) do
+    state!(params)
+
     for {name, %{meta: %{packed: packed}}} <- layers!(model), into: %{} do
       {name, quantised(params.data[name]["kernel"], packed)}
     end
@@ -101,6 +113,11 @@ defmodule Nx.Vulkan.PackedLayers do
   # Axon is no dependency.
   defp layers!(%{__struct__: Axon} = model), do: Checkpoint.layers(model)
   defp layers!(other), do: raise(ArgumentError, "expected a model of Axon, got: #{inspect(other)}")
+
+  defp state!(%{__struct__: Axon.ModelState}), do: :ok
+
+  defp state!(other),
+    do: raise(ArgumentError, "expected parameters, an Axon.ModelState, got: #{inspect(other, limit: 4)}")
 
   # How a layer's kernel lies, and nil where it can't be packed.
   @doc false
@@ -177,6 +194,14 @@ defmodule Nx.Vulkan.PackedLayers do
   defp stored(%Quantized{tensors: tensors}), do: Map.new(tensors, fn {key, tensor} -> {Atom.to_string(key), tensor} end)
 
   defp quantised(kernel, %{format: format, shape: shape, names: names}) do
+    keys = Enum.map(names, &Atom.to_string/1)
+
+    if is_struct(kernel) or not is_map(kernel) or Enum.sort(Map.keys(kernel)) != Enum.sort(keys) do
+      raise ArgumentError,
+            "expected the packed kernel of a layer, a map of #{Enum.join(keys, ", ")}, as the parameters that were " <>
+              "packed with the model have it, got: #{inspect(kernel, limit: 4)}"
+    end
+
     %Quantized{format: format, shape: shape, tensors: Map.new(names, &{&1, Map.fetch!(kernel, Atom.to_string(&1))})}
   end
 end
