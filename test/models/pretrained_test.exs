@@ -464,6 +464,10 @@ defmodule Nx.Vulkan.Models.PretrainedTest do
       assert error.details.path == path
     end
 
+    assert {:ok, _} = load.(tensors, %{"llama.rope.dimension_count" => 64})
+    assert {:error, %Error{kind: :unsupported} = error} = load.(tensors, %{"llama.rope.dimension_count" => 32})
+    assert error.message =~ "rotations of 32 of the 64 numbers of a head"
+
     # What is read for the configuration: an answer, too, and not raised.
     load.(factors.(Nx.broadcast(2.0, {32})), %{})
     bytes = File.read!(path)
@@ -752,6 +756,29 @@ defmodule Nx.Vulkan.Models.PretrainedTest do
     end
 
     assert {:ok, _} = Pretrained.load_model(folder, quantization: @mlx["quantization"])
+    assert {:error, %Error{kind: :unsupported} = error} = Pretrained.load_model(folder, quantization: false)
+    assert error.message =~ ~r/weight in #{folder}.* has integers, u32 of shape/
+
+    # The layer's own shape, and packed in a way of others; `weight_scale` is what would be lost.
+    {_, _, name, _, values} = :llama |> tensors(example.parameters, false) |> Enum.find(&(elem(&1, 0) =~ "query"))
+
+    for {part, tensor, message} <- [
+          {name, Nx.as_type(values, :s8), "#{name} in"},
+          {name <> "_packed", Nx.as_type(values, :s32), "weight_packed of compressed-tensors, which can't be read"}
+        ] do
+      File.rm_rf!(folder)
+      File.mkdir_p!(folder)
+
+      plain =
+        for {_, _, other, _, values} <- tensors(:llama, example.parameters, false), other != name, do: {other, values}
+
+      scales = {name <> "_scale", Nx.broadcast(0.5, {elem(values.shape, 0), 1})}
+      :ok = Safetensors.write(Path.join(folder, "model.safetensors"), [{part, tensor}, scales | plain])
+      File.write!(Path.join(folder, "config.json"), JSON.encode!(config(:llama, example.spec, %{})))
+      assert {:error, %Error{kind: :unsupported} = error} = Pretrained.load_model(folder)
+      assert error.message =~ message
+    end
+
     [path | _] = Path.wildcard(folder <> "/*.safetensors")
     assert_raise ArgumentError, ~r/or the folder of .* got a file of the latter/, fn -> Pretrained.load_model(path) end
     File.rm!(Path.join(folder, "config.json"))

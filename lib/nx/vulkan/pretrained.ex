@@ -31,8 +31,8 @@ defmodule Nx.Vulkan.Pretrained do
   Bumblebee's own mapping of parameters says which tensor belongs to which layer. Tensors are read one by one, and each
   that no layer wants is not read at all. A quantised weight that Bumblebee takes apart, or that belongs to another kind
   of layer, becomes its values. Parameters that the files lack, or have in another shape, begin at random, and are
-  logged, as Bumblebee has it; but a quantised weight of another shape is an error, and so is all of a GGUF file whose
-  shape is not that of its metadata, and a block that lacks a weight.
+  logged, as Bumblebee has it; but a quantised weight of another shape is an error, and so are a matrix of integers of no
+  known format, and all of a GGUF file whose shape is not that of its metadata, and a block that lacks a weight.
 
   ## Options
 

@@ -27,6 +27,9 @@ defmodule Nx.Vulkan.Safetensors do
       128 x 128 weights, or `x.weight_scale`, one for each row or one for all, become `x.weight`; where these are of U8,
       exponents of MXFP8, one for each 32 weights of a row
 
+  Others that can be told by their names, such as `x.weight_packed` of compressed-tensors, are listed with a format
+  `{:unknown, words}` and can't be read. What is not known at all is the integers that the file has.
+
   ## What is copied
 
   Opening reads the header alone. A tensor is read when it is asked for, its bytes alone, into one binary outside of the

@@ -3,6 +3,7 @@ defmodule Nx.Vulkan.Pretrained.Asked do
 
   # A tensor of a file under its name, of which is known whether Bumblebee asked for it, and whether it was read.
 
+  alias Nx.Vulkan.{Error, Safetensors}
   alias Nx.Vulkan.Pretrained.Deferred
 
   @enforce_keys [:info, :read, :counts]
@@ -18,6 +19,7 @@ defmodule Nx.Vulkan.Pretrained.Asked do
 
   @doc """
   The tensor that is read later. One whose format can't be read has no shape to go by, and is read now: `read` tells it.
+  Matrices of integers are weights of a format that is not known: without its scales they are no values.
   """
   def tensor(%{info: info, counts: counts} = asked) do
     :counters.add(counts, @asked, 1)
@@ -29,8 +31,16 @@ defmodule Nx.Vulkan.Pretrained.Asked do
 
     case info do
       %{format: {:unknown, _}} -> read.()
+      %{layout: :plain, format: {kind, _}, shape: {_, _}} when kind in [:u, :s] -> throw({:read, integers(info)})
       _ -> Deferred.tensor(info.name, info.shape, read)
     end
+  end
+
+  defp integers(%{name: name, format: format, shape: shape} = info) do
+    path = Safetensors.path(info)
+    integers = "#{Nx.Type.to_string(format)} of shape #{inspect(shape)}"
+    message = "#{name} in #{path} has integers, #{integers}, of a quantised format that is not known"
+    Error.exception(kind: :unsupported, op: :safetensors, message: message, details: %{path: path, format: format})
   end
 
   @doc """

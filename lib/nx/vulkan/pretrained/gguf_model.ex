@@ -126,6 +126,7 @@ defmodule Nx.Vulkan.Pretrained.GGUFModel do
     )
 
     shapes_fit!(gguf, name, known.names, sizes)
+    if known.permuted, do: rotates_all!(gguf, name)
 
     %{"architectures" => [known.class], "model_type" => known.type}
     |> Map.merge(tokens)
@@ -198,6 +199,16 @@ defmodule Nx.Vulkan.Pretrained.GGUFModel do
 
     if rows != heads * size or rem(size, 2) != 0,
       do: missing("shape of #{name}", "expected rows of #{heads} heads of #{size}, an even number, got: #{rows}")
+  end
+
+  # Other models of this architecture would rotate a part of each head.
+  defp rotates_all!(gguf, name) do
+    {size, rotated} = {head_size(gguf, name), number(gguf, name, "rope.dimension_count", nil)}
+
+    if rotated not in [nil, size] do
+      message = "rotations of #{rotated} of the #{size} numbers of a head can't be computed"
+      throw({:unsupported, message, %{field: "#{name}.rope.dimension_count"}})
+    end
   end
 
   # Bumblebee begins at random what is not there, and what has another shape.

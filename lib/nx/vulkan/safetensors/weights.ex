@@ -37,6 +37,7 @@ defmodule Nx.Vulkan.Safetensors.Weights do
   defp weight(%{name: name} = tensor, by_name, config) do
     cond do
       base = suffixed(name, ".qweight") -> words(tensor, base, by_name, config)
+      base = suffixed(name, ".weight_packed") -> packed(tensor, base)
       base = tensor.type == {:u, 32} && suffixed(name, ".weight") -> mlx(tensor, base, by_name, config)
       tensor.type in [{:f8_e4m3fn, 8}, {:f, 8}] -> float(tensor, by_name)
       true -> plain(tensor)
@@ -59,6 +60,13 @@ defmodule Nx.Vulkan.Safetensors.Weights do
   defp joined(name, layout, format, shape, parts) do
     bytes = parts |> Map.values() |> Enum.sum_by(& &1.bytes)
     %{name: name, format: format, shape: shape, bytes: bytes, layout: layout, parts: parts}
+  end
+
+  # Named as the weight, so that who wants it is told.
+  defp packed(tensor, base) do
+    joined(base <> ".weight", :unknown, {:unknown, "weight_packed of compressed-tensors"}, tensor.shape, %{
+      weight: tensor
+    })
   end
 
   ## Floats of 8 bits
