@@ -384,6 +384,7 @@ defmodule Nx.Vulkan.SafetensorsTest do
       {~r/expected {, got: "\[\[\[/, "w", 13, file(~s({"w":) <> deep)},
       {~r/expected ", got: "1}}"/, "value of a", 29, file(~s({"__metadata__":{"a":1}}))},
       {~r/it stands there twice/, "__metadata__", 37, file(~s({"__metadata__":{"a":"b"},   "__metadata__":{}}))},
+      {~r/it stands there twice/, "__metadata__", 27, file(~s({"__metadata__":{},"__metadata__":{}}))},
       {~r/it stands there twice/, "a", 32, file(~s({"__metadata__":{"a":"","a":""}}))},
       {~r/it stands there twice/, "w", 62, file(~s({"w":#{info("[0,4]")},"w":#{info("[4,8]")}}), <<0::64>>)},
       {~r/it stands there twice/, "dtype of w", 28, file(~s({"w":{"dtype":"F32","dtype":"F32"}}))},

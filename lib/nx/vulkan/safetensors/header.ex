@@ -39,10 +39,10 @@ defmodule Nx.Vulkan.Safetensors.Header do
 
     json = bytes(file, 8, length, size, "header")
     start = 8 + length
-    {{metadata, tensors}, rest, at} = object(json, 8, "header", {%{}, %{}}, &entry/4)
+    {{metadata, tensors}, rest, at} = object(json, 8, "header", {nil, %{}}, &entry/4)
     {rest, at} = space(rest, at)
     if rest != "", do: bad(at, "header", "expected its end, got: #{shown(rest)}")
-    %{metadata: metadata, tensors: placed(Map.values(tensors), start, size)}
+    %{metadata: metadata || %{}, tensors: placed(Map.values(tensors), start, size)}
   end
 
   defp bytes(_file, at, count, size, field) when at + count > size do
@@ -62,7 +62,7 @@ defmodule Nx.Vulkan.Safetensors.Header do
   ## Entries
 
   defp entry({@metadata, key_at}, rest, at, {metadata, tensors}) do
-    if metadata != %{}, do: twice(key_at, @metadata)
+    if metadata != nil, do: twice(key_at, @metadata)
 
     {metadata, rest, at} =
       object(rest, at, @metadata, %{}, fn {key, key_at}, rest, at, metadata ->
