@@ -188,7 +188,7 @@ fn large(work: &Work<'_>, a: &Tensor) -> Result<Option<Singular>> {
     linalg::run(engine, &norm, &[&columns, &norms], 1, &numbers, batches * order)?;
 
     let mut found = Singular::uninitialized(work, batches, n)?;
-    let marks = work.marks(1)?;
+    let marks = work.marks(batches * n)?;
     let finish = kernel("svd_finish", &[dtype, dtype, dtype, dtype, dtype, dtype, dtype, marks.view.dtype])?;
     let operands = [&columns, &vectors, &norms, &largest, &found.left, &found.values, &found.right, &marks];
     let numbers = [n as u32, order as u32, turn, batches as u32, zero_below(n).to_bits()];

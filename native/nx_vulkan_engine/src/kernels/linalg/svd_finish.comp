@@ -5,8 +5,8 @@
 // Singular values in descending order, left vectors (columns over their norms, zero where the norm is) and right
 // vectors, all as rows. Values of the size of rounding errors are 0. One workgroup per vector. Parameters: order, even
 // order, turn, matrices, multiple of the rounding error of the largest value that is 0 (as an f32). Operands: columns,
-// vectors, norms, largest elements of the matrices before scaling, left vectors, singular values, right vectors, one
-// mark, which is VANISHED where some singular value is 0.
+// vectors, norms, largest elements of the matrices before scaling, left vectors, singular values, right vectors,
+// marks: one per singular value, VANISHED where it is 0.
 #include "params.glsl"
 #include "linalg_jacobi.glsl"
 layout(local_size_x = 128) in;
@@ -52,7 +52,7 @@ void main() {
     R zero = R(uintBitsToFloat(nx_param(4u))) * LA_ROUNDING * greatest_of[0];
     R value = norm <= zero ? R(0) : norm * la_power_unscale(la_real(slot_load3(batch)));
     if (id == 0u) slot_store5(row, la_make(value));
-    if (id == 0u && norm <= zero) slot_store7(0u, VANISHED);
+    if (id == 0u && norm <= zero) slot_store7(nx_group(), VANISHED);
     uint from = (batch * order + element) * n;
     for (uint i = id; i < n; i += 128u) {
         T left = slot_load0(from + i);
