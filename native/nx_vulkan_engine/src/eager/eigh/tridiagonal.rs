@@ -21,8 +21,9 @@ const START: u32 = 2;
 /// Invocations of the workgroup that makes the reflection of a column: so many that each holds its rows in registers,
 /// where a workgroup has as many.
 fn column_invocations(caps: &Caps, n: u64) -> u32 {
-    /// Rows of an invocation in registers; fixed in the kernel.
+    /// Rows that an invocation holds; fixed in the kernel.
     const HELD: u64 = 4;
+    /// Sizes of workgroups: the least that pays, what every device has, the largest that is asked for.
     const LEAST: u64 = 64;
     const USUAL: u64 = 256;
     const MOST: u64 = 1024;

@@ -36,7 +36,7 @@ fn panel_template(caps: &Caps, compute: CType, n: u64, rows: u64) -> (&'static s
     /// Rows that an invocation holds; fixed in the kernel.
     const ROWS: u64 = 4;
     const LEAST: u64 = 64;
-    /// Shared memory of the largest panel that is not in registers.
+    /// Shared memory that the largest of lu_panel takes.
     const LARGE_BYTES: u32 = 1 << 15;
     if n <= 64 {
         return ("lu_panel_32", None);
