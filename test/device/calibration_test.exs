@@ -47,6 +47,19 @@ defmodule Nx.Vulkan.Device.CalibrationTest do
     assert guessed =~ ~r/sum \d.*measured false/s
   end
 
+  @trapping """
+  {:ok, _} = Application.ensure_all_started(:nx_vulkan)
+  Process.flag(:trap_exit, true)
+  {:ok, _} = Nx.Vulkan.Calibration.measure()
+  Process.sleep(100)
+  IO.puts("messages " <> inspect(Process.info(self(), :messages)))
+  """
+
+  test "callers that trap exits get no messages", %{folder: folder} do
+    {output, 0} = vm(folder, @trapping)
+    assert output =~ "messages {:messages, []}"
+  end
+
   test "what was measured is found by the device, whatever its driver was, and can be forgotten", %{folder: folder} do
     {:ok, device} = Nx.Vulkan.device_info()
     tuning = Path.join(folder, "tuning")

@@ -35,7 +35,7 @@ defmodule Nx.Vulkan.Calibration do
       kept in /home/me/.cache/nx_vulkan/tuning/10005-6d65736132352e302e372d322b646500-00000001.json
   """
 
-  alias Nx.Vulkan.{Cache, Error, Library, NativeV}
+  alias Nx.Vulkan.{Cache, Error, Library, NativeV, Tasks}
 
   @doc false
   def usage, do: @usage
@@ -110,6 +110,7 @@ defmodule Nx.Vulkan.Calibration do
 
       {^ref, measured} ->
         Process.demonitor(ref, [:flush])
+        Tasks.forget([measuring])
         measured
 
       {:DOWN, ^ref, :process, _pid, reason} ->
