@@ -63,19 +63,10 @@ defmodule Nx.Vulkan.Quantized.Encoder do
   # Scales and biases of 16 have four bits, as shares of the largest ones of 256.
   defn q2_k(x) do
     x = Nx.reshape(x, {:auto, 16})
-    {scales, biases} = fit(x, Nx.abs(x), levels: 3, first: -0.5, count: 16)
-    {d, scale_levels} = four_bits(Nx.reshape(scales, {:auto, 16}))
-    {m, bias_levels} = four_bits(Nx.reshape(-biases, {:auto, 16}))
-    scale = Nx.reshape(stored(d) * scale_levels, {:auto, 1})
-    bias = Nx.reshape(stored(m) * bias_levels, {:auto, 1})
-    q = Nx.as_type(Fit.integers(Fit.quotient(x + bias, scale), 3), :u8)
+    fitted = fit(x, Nx.abs(x), levels: 3, first: -0.5, count: 16)
+    {d, m, scale_levels, bias_levels, q} = with_shares(x, fitted, groups: 16, most: 15, levels: 3)
     factors = Nx.as_type(scale_levels, :u8) ||| Nx.as_type(bias_levels, :u8) <<< 4
     join([factors, quarters(q), f16(d), f16(m)])
-  end
-
-  defnp four_bits(x) do
-    most = Nx.max(Nx.reduce_max(x, axes: [1], keep_axes: true), 0)
-    {most / 15, Fit.integers(x * (Fit.reciprocal(most) * 15), 15)}
   end
 
   # Scales of 16 have six bits, as shares of the one of 256 with the largest magnitude, which is -32.
@@ -128,20 +119,26 @@ defmodule Nx.Vulkan.Quantized.Encoder do
   defnp with_six_bits(x, opts) do
     x = Nx.reshape(x, {:auto, 32})
     weights = Nx.sqrt(Nx.sum(x * x, axes: [1], keep_axes: true) / 32) + Nx.abs(x)
-    {scales, biases} = fit(x, weights, opts)
-    {d, scale_levels} = six_bits(Nx.reshape(scales, {:auto, 8}))
-    {m, bias_levels} = six_bits(Nx.reshape(-biases, {:auto, 8}))
+    fitted = fit(x, weights, opts)
+    {d, m, scale_levels, bias_levels, q} = with_shares(x, fitted, groups: 8, most: 63, levels: opts[:levels])
+    {d, m, factors(scale_levels, bias_levels), q}
+  end
+
+  # Scales and biases of so many groups as integers up to `:most`, what these are shares of, and the integers of x.
+  defnp with_shares(x, {scales, biases}, opts) do
+    {d, scale_levels} = unsigned_shares(Nx.reshape(scales, {:auto, opts[:groups]}), opts[:most])
+    {m, bias_levels} = unsigned_shares(Nx.reshape(-biases, {:auto, opts[:groups]}), opts[:most])
     scale = Nx.reshape(stored(d) * scale_levels, {:auto, 1})
     bias = Nx.reshape(stored(m) * bias_levels, {:auto, 1})
     q = Nx.as_type(Fit.integers(Fit.quotient(x + bias, scale), opts[:levels]), :u8)
-    {d, m, factors(scale_levels, bias_levels), q}
+    {d, m, scale_levels, bias_levels, q}
   end
 
   deftransformp(fit(x, weights, opts), do: Fit.least_squares(x, weights, [step: 0.1, most: 0] ++ opts))
 
-  defnp six_bits(x) do
-    most = Nx.max(Nx.reduce_max(x, axes: [1], keep_axes: true), 0)
-    {most / 63, Fit.integers(x * (Fit.reciprocal(most) * 63), 63)}
+  deftransformp unsigned_shares(x, levels) do
+    most = x |> Nx.reduce_max(axes: [1], keep_axes: true) |> Nx.max(0)
+    {Nx.divide(most, levels), Fit.integers(Nx.multiply(x, Nx.multiply(Fit.reciprocal(most), levels)), levels)}
   end
 
   # Scales of 16 have eight bits, as shares of the one of 256 with the largest magnitude, which is -128.

@@ -25,23 +25,26 @@ defmodule Nx.Vulkan.Quantized.Fit do
   """
   defn symmetric_least_squares(x, weights, opts) do
     extreme = extreme(x)
-    {scale, gain} = fitted(x, weights, extreme, 0.0, opts)
+    first = fitted(sums(x, weights, extreme, 0.0, opts))
 
     {{scale, _}, _, _} =
-      while {{scale, gain}, {x, weights, extreme}, i = -9.0}, i < 10 do
-        {xq, qq} = sums(x, weights, extreme, i, opts)
-        better? = qq > 0 and xq * xq > gain * qq
-        new_scale = xq * reciprocal(qq)
-        {{Nx.select(better?, new_scale, scale), Nx.select(better?, new_scale * xq, gain)}, {x, weights, extreme}, i + 1}
+      while {best = first, {x, weights, extreme}, i = -9.0}, i < 10 do
+        {better_scale(best, sums(x, weights, extreme, i, opts)), {x, weights, extreme}, i + 1}
       end
 
     scale
   end
 
-  defnp fitted(x, weights, extreme, i, opts) do
-    {xq, qq} = sums(x, weights, extreme, i, opts)
+  # The scale with the least squares, of the sums of `x q` and of `q q`, and how much it takes from the squares of x.
+  defnp fitted({xq, qq}) do
     scale = xq * reciprocal(qq)
     {scale, scale * xq}
+  end
+
+  defnp better_scale({scale, gain}, {xq, qq}) do
+    better? = qq > 0 and xq * xq > gain * qq
+    {new_scale, new_gain} = fitted({xq, qq})
+    {Nx.select(better?, new_scale, scale), Nx.select(better?, new_gain, gain)}
   end
 
   defnp sums(x, weights, extreme, i, opts) do
@@ -139,15 +142,12 @@ defmodule Nx.Vulkan.Quantized.Fit do
   defn nonlinear(x) do
     extreme = extreme(x)
     weights = x * x
-    {xq, qq} = nonlinear_sums(x, weights, -@least * reciprocal(extreme))
-    scale = xq * reciprocal(qq)
+    first = fitted(nonlinear_sums(x, weights, -@least * reciprocal(extreme)))
 
     {{scale, _}, _, _} =
-      while {{scale, gain = scale * xq}, {x, weights, extreme}, i = -7.0}, i < 8 do
-        {xq, qq} = nonlinear_sums(x, weights, (@least + i) * reciprocal(extreme))
-        better? = qq > 0 and xq * xq > gain * qq
-        new_scale = xq * reciprocal(qq)
-        {{Nx.select(better?, new_scale, scale), Nx.select(better?, new_scale * xq, gain)}, {x, weights, extreme}, i + 1}
+      while {best = first, {x, weights, extreme}, i = -7.0}, i < 8 do
+        sums = nonlinear_sums(x, weights, (@least + i) * reciprocal(extreme))
+        {better_scale(best, sums), {x, weights, extreme}, i + 1}
       end
 
     scale
