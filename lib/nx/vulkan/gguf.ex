@@ -28,7 +28,7 @@ defmodule Nx.Vulkan.GGUF do
   docs/gguf.md of ggml.
   """
 
-  alias Nx.Vulkan.{Error, Quantized}
+  alias Nx.Vulkan.{Error, Quantized, TensorFile}
   alias Nx.Vulkan.GGUF.{Header, Writer}
   alias Nx.Vulkan.Quantized.Formats
 
@@ -69,7 +69,7 @@ defmodule Nx.Vulkan.GGUF do
   """
   @spec open(Path.t()) :: {:ok, t} | {:error, Error.t()}
   def open(path) do
-    with_file(path, fn file, size ->
+    TensorFile.read(path, :gguf, fn file, size ->
       with {:ok, header} <- Header.read(file, size), do: {:ok, struct!(__MODULE__, Map.put(header, :path, path))}
     end)
   end
@@ -113,8 +113,8 @@ defmodule Nx.Vulkan.GGUF do
         raise ArgumentError, "there is no tensor #{inspect(name)} in #{path}, which has #{length(gguf.tensors)} tensors"
 
     with {:ok, shape, type} <- stored(info, path) do
-      with_file(path, fn file, _size ->
-        with {:ok, bytes} <- data(file, info), do: {:ok, value(bytes, type, shape, info.format, opts)}
+      TensorFile.read(path, :gguf, fn file, _size ->
+        with {:ok, bytes} <- TensorFile.data(file, info), do: {:ok, value(bytes, type, shape, info.format, opts)}
       end)
     end
   end
@@ -151,33 +151,8 @@ defmodule Nx.Vulkan.GGUF do
   """
   @spec write(Path.t(), Enumerable.t(), Enumerable.t()) :: :ok | {:error, Error.t()}
   def write(path, metadata, tensors) do
-    with {:error, reason} <- Writer.write(path, metadata, tensors), do: {:error, io_error(path, "write", reason)}
-  end
-
-  # The file is closed again.
-  defp with_file(path, fun) do
-    case :file.open(path, [:read, :raw, :binary]) do
-      {:ok, file} ->
-        try do
-          with {:ok, size} <- :file.position(file, :eof),
-               {:ok, value} <- fun.(file, size),
-               do: {:ok, value},
-               else: ({:error, reason} -> {:error, error(path, reason)})
-        after
-          :file.close(file)
-        end
-
-      {:error, reason} ->
-        {:error, io_error(path, "open", reason)}
-    end
-  end
-
-  defp data(file, %{name: name, offset: offset, bytes: bytes}) do
-    case :file.pread(file, offset, bytes) do
-      {:ok, data} when byte_size(data) == bytes -> {:ok, data}
-      {:error, reason} -> {:error, reason}
-      _ -> {:error, {:bad_file, offset, "data of #{name}", "the file ends before #{bytes} bytes of it"}}
-    end
+    with {:error, reason} <- Writer.write(path, metadata, tensors),
+         do: {:error, TensorFile.io_error(path, :gguf, "write", reason)}
   end
 
   # The shape and type of what is read.
@@ -206,23 +181,4 @@ defmodule Nx.Vulkan.GGUF do
 
   defp ok!({:ok, value}), do: value
   defp ok!({:error, error}), do: raise(error)
-
-  defp error(path, {:bad_file, offset, field, what}) do
-    place = if offset, do: " at byte #{offset}", else: ""
-
-    Error.exception(
-      kind: :bad_file,
-      op: :gguf,
-      message: "#{path}: #{field}#{place}: #{what}",
-      details: %{path: path, field: field, offset: offset}
-    )
-  end
-
-  defp error(path, {:io, reason}), do: io_error(path, "read", reason)
-  defp error(path, reason), do: io_error(path, "read", reason)
-
-  defp io_error(path, what, reason) do
-    message = "can't #{what} #{path}: #{:file.format_error(reason)}"
-    Error.exception(kind: :io, op: :gguf, message: message, details: %{path: path, reason: reason})
-  end
 end

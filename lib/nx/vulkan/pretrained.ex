@@ -12,7 +12,7 @@ defmodule Nx.Vulkan.Pretrained do
   Bumblebee and Axon have to be dependencies of the project. Tokenizers come from `Bumblebee.load_tokenizer/2`.
   """
 
-  alias Nx.Vulkan.{Checkpoint, Error, GGUF, PackedLayers, Quantized, Safetensors, WholeFile}
+  alias Nx.Vulkan.{Checkpoint, Error, GGUF, PackedLayers, Quantized, Safetensors, TensorFile, WholeFile}
   alias Nx.Vulkan.Pretrained.{Asked, Deferred, GGUFModel}
 
   @of_bumblebee [:spec, :spec_overrides, :module, :architecture, :log_params_diff, :type]
@@ -107,7 +107,10 @@ defmodule Nx.Vulkan.Pretrained do
 
   defp configured(folder, nil) do
     path = Path.join(folder, "config.json")
-    with {:error, reason} <- File.stat(path), do: {:error, Safetensors.io_error(path, "open", reason)}, else: (_ -> :ok)
+
+    with {:error, reason} <- File.stat(path),
+         do: {:error, TensorFile.io_error(path, :safetensors, "open", reason)},
+         else: (_ -> :ok)
   end
 
   # Bumblebee leaves out what has another shape than its layer.

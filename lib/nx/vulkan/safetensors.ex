@@ -45,7 +45,7 @@ defmodule Nx.Vulkan.Safetensors do
   The README of safetensors, and its `tensor.rs`.
   """
 
-  alias Nx.Vulkan.{Error, Quantized}
+  alias Nx.Vulkan.{Error, Quantized, TensorFile}
   alias Nx.Vulkan.Safetensors.{Header, Lazy, Weights, Writer}
 
   @enforce_keys [:paths, :metadata, :tensors]
@@ -210,7 +210,7 @@ defmodule Nx.Vulkan.Safetensors do
     opts = Keyword.validate!(opts, metadata: %{})
 
     with {:error, reason} <- Writer.write(path, tensors, opts[:metadata]),
-         do: {:error, io_error(path, "write", reason)}
+         do: {:error, TensorFile.io_error(path, :safetensors, "write", reason)}
   end
 
   @doc false
@@ -260,17 +260,9 @@ defmodule Nx.Vulkan.Safetensors do
   end
 
   defp part!(%{path: path, type: type, shape: shape} = part, opts) do
-    case with_file(path, fn file, _size -> data(file, part) end) do
+    case TensorFile.read(path, :safetensors, fn file, _size -> TensorFile.data(file, part) end) do
       {:ok, bytes} -> bytes |> Nx.from_binary(type, opts) |> Nx.reshape(shape)
       {:error, error} -> throw({:part, error})
-    end
-  end
-
-  defp data(file, %{name: name, offset: offset, bytes: bytes}) do
-    case :file.pread(file, offset, bytes) do
-      {:ok, data} when byte_size(data) == bytes -> {:ok, data}
-      {:error, reason} -> {:error, reason}
-      _ -> {:error, {:bad_file, offset, "data of #{name}", "the file ends before #{bytes} bytes of it"}}
     end
   end
 
@@ -341,12 +333,12 @@ defmodule Nx.Vulkan.Safetensors do
       end
     else
       {:ok, _} -> {:error, failure(path, {:bad_file, 0, "JSON", "expected #{@most_config} bytes at most"})}
-      {:error, reason} -> {:error, io_error(path, "read", reason)}
+      {:error, reason} -> {:error, TensorFile.io_error(path, :safetensors, "read", reason)}
     end
   end
 
   defp header(path) do
-    with {:ok, header} <- with_file(path, &Header.read/2) do
+    with {:ok, header} <- TensorFile.read(path, :safetensors, &Header.read/2) do
       {:ok, update_in(header.tensors, &for(tensor <- &1, do: Map.put(tensor, :path, path)))}
     end
   end
@@ -369,41 +361,12 @@ defmodule Nx.Vulkan.Safetensors do
     end)
   end
 
-  # The file is closed again.
-  defp with_file(path, fun) do
-    case :file.open(path, [:read, :raw, :binary]) do
-      {:ok, file} ->
-        try do
-          with {:ok, size} <- :file.position(file, :eof),
-               {:ok, value} <- fun.(file, size),
-               do: {:ok, value},
-               else: ({:error, reason} -> {:error, failure(path, reason)})
-        after
-          :file.close(file)
-        end
-
-      {:error, reason} ->
-        {:error, io_error(path, "open", reason)}
-    end
-  end
-
   ## Errors
 
   defp ok!({:ok, value}), do: value
   defp ok!({:error, error}), do: raise(error)
 
-  defp failure(path, {:bad_file, offset, field, what}) do
-    details = %{path: path, field: field, offset: offset}
-    error(:bad_file, "#{path}: #{field} at byte #{offset}: #{what}", details)
-  end
-
-  defp failure(path, {:io, reason}), do: io_error(path, "read", reason)
-  defp failure(path, reason), do: io_error(path, "read", reason)
-
-  @doc false
-  def io_error(path, what, reason) do
-    error(:io, "can't #{what} #{path}: #{:file.format_error(reason)}", %{path: path, reason: reason})
-  end
+  defp failure(path, reason), do: TensorFile.error(path, :safetensors, reason)
 
   defp error(kind, message, details) do
     Error.exception(kind: kind, op: :safetensors, message: message, details: details)
