@@ -2,7 +2,7 @@ defmodule Nx.Vulkan.PipelineModelsTest do
   # Models of Axon that are cut between layers, wherever that may be. Those of Bumblebee: test/models/pipeline_test.exs.
   use ExUnit.Case, async: true
 
-  alias Nx.Vulkan.{Devices, Pipeline}
+  alias Nx.Vulkan.{Devices, Pipeline, TwinDevices}
   alias Nx.Vulkan.VulkanoBackend, as: B
 
   @compile {:no_warn_undefined, [Axon, Axon.Losses, Axon.ModelState, Polaris.Optimizers, Polaris.Updates]}
@@ -11,12 +11,10 @@ defmodule Nx.Vulkan.PipelineModelsTest do
 
   setup do
     Nx.default_backend(B)
-    {:ok, %{index: default, name: name}} = Nx.Vulkan.device_info()
-    twins = for %{usable: true, name: ^name, index: index} <- Nx.Vulkan.devices(), do: index
-    %{devices: [default | twins -- [default]]}
+    %{devices: TwinDevices.all()}
   end
 
-  defp on(%{devices: devices}, count), do: devices |> Stream.cycle() |> Enum.take(count)
+  defp on(%{devices: devices}, count), do: TwinDevices.take(devices, count)
   defp place(%Nx.Tensor{data: %B{ref: ref}}), do: ref |> Devices.of() |> elem(0)
 
   defp random(shape, key) do

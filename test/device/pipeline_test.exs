@@ -5,7 +5,7 @@ defmodule Nx.Vulkan.PipelineTest do
 
   import Nx.Defn
 
-  alias Nx.Vulkan.{Devices, NativeV, Pipeline, PipelineNode, RemoteNode}
+  alias Nx.Vulkan.{Devices, NativeV, Pipeline, PipelineNode, RemoteNode, TwinDevices}
   alias Nx.Vulkan.VulkanoBackend, as: B
 
   @moduletag :device
@@ -14,12 +14,10 @@ defmodule Nx.Vulkan.PipelineTest do
 
   setup do
     Nx.default_backend(B)
-    {:ok, %{index: default, name: name}} = Nx.Vulkan.device_info()
-    twins = for %{usable: true, name: ^name, index: index} <- Nx.Vulkan.devices(), do: index
-    %{devices: [default | twins -- [default]]}
+    %{devices: TwinDevices.all()}
   end
 
-  defp on(%{devices: devices}, count), do: devices |> Stream.cycle() |> Enum.take(count)
+  defp on(%{devices: devices}, count), do: TwinDevices.take(devices, count)
   defp place(%Nx.Tensor{data: %B{ref: ref}}), do: ref |> Devices.of() |> elem(0)
 
   defp random(shape, key, type \\ :f32) do

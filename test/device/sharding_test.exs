@@ -8,7 +8,7 @@ defmodule Nx.Vulkan.ShardingTest do
   alias Nx.Vulkan.Compiler
   alias Nx.Vulkan.Compiler.Lowering.Plan
   alias Nx.Vulkan.Compiler.Sharding.{Exchange, Layout, Partition}
-  alias Nx.Vulkan.Sharding
+  alias Nx.Vulkan.{Sharding, TwinDevices}
   alias Nx.Vulkan.VulkanoBackend, as: B
 
   @moduletag :device
@@ -17,13 +17,11 @@ defmodule Nx.Vulkan.ShardingTest do
 
   setup do
     Nx.default_backend(B)
-    {:ok, %{index: default, name: name}} = Nx.Vulkan.device_info()
-    twins = for %{usable: true, name: ^name, index: index} <- Nx.Vulkan.devices(), do: index
-    Process.put(:devices, [default | twins -- [default]])
+    Process.put(:devices, TwinDevices.all())
     :ok
   end
 
-  defp devices(count), do: :devices |> Process.get() |> Stream.cycle() |> Enum.take(count)
+  defp devices(count), do: :devices |> Process.get() |> TwinDevices.take(count)
   defp mesh(shape), do: %Nx.Mesh{name: "mesh", shape: shape}
 
   defp on_mesh(fun, args, shape, shardings, opts \\ []) do

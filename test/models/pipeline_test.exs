@@ -7,7 +7,7 @@ defmodule Nx.Vulkan.Models.PipelineTest do
   # A device may have several stages; with `NX_VULKAN_TEST_DEVICE=several` they are on different ones.
   use ExUnit.Case, async: true
 
-  alias Nx.Vulkan.{Models, Pipeline}
+  alias Nx.Vulkan.{Models, Pipeline, TwinDevices}
   alias Nx.Vulkan.VulkanoBackend, as: B
 
   @compile {:no_warn_undefined, [Axon, Axon.Losses]}
@@ -17,12 +17,10 @@ defmodule Nx.Vulkan.Models.PipelineTest do
 
   setup do
     Nx.default_backend(B)
-    {:ok, %{index: default, name: name}} = Nx.Vulkan.device_info()
-    twins = for %{usable: true, name: ^name, index: index} <- Nx.Vulkan.devices(), do: index
-    %{devices: [default | twins -- [default]]}
+    %{devices: TwinDevices.all()}
   end
 
-  defp on(%{devices: devices}, count), do: devices |> Stream.cycle() |> Enum.take(count)
+  defp on(%{devices: devices}, count), do: TwinDevices.take(devices, count)
   defp info(%{model: model, parameters: parameters, spec: spec}), do: %{model: model, params: parameters, spec: spec}
 
   defp example(file, architecture) do
