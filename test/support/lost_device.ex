@@ -95,20 +95,20 @@ defmodule Nx.Vulkan.LostDevice do
       Enum.map([loss | gradients], &bits/1)
     end
 
-    expected = apart(fn -> gradients.(pipeline) end)
+    again = fn left -> [left, left] |> stages.() |> Pipeline.new(micro_batches: 4) |> gradients.() end
+    losing(layer, devices, call, fn -> gradients.(pipeline) end, again)
+  end
+
+  # Steps on two devices, of which one is lost on the way, and `again` on the one that is left.
+  defp losing(layer, devices, call, step, again) do
+    expected = apart(step)
     before = Map.new(devices, &{&1, in_use(&1)})
     Faults.lose(layer, call)
-    error = apart(fn -> caught(fn -> for(_ <- 1..(3 * call), do: gradients.(pipeline)) end) end)
+    # Until it has done so many submissions.
+    error = apart(fn -> caught(fn -> for(_ <- 1..(3 * call), do: step.()) end) end)
     lost = apart(fn -> Devices.lost() end)
     [left] = devices -- lost
-
-    %{
-      error: error,
-      expected: expected,
-      lost: lost,
-      kept: {before[left], in_use(left)},
-      again: [left, left] |> stages.() |> Pipeline.new(micro_batches: 4) |> gradients.()
-    }
+    %{error: error, expected: expected, lost: lost, kept: {before[left], in_use(left)}, again: again.(left)}
   end
 
   defn(product(w, x), do: Nx.tanh(Nx.dot(x, w / 4096)))
@@ -120,23 +120,8 @@ defmodule Nx.Vulkan.LostDevice do
   def mesh(layer, devices, call) do
     {x, y} = {Nx.iota({8, 32}, type: :f32, backend: Nx.BinaryBackend) |> Nx.divide(256), Nx.broadcast(0.25, {8, 16})}
     parameters = %{w: Nx.iota({32, 16}, type: :f32, backend: Nx.BinaryBackend) |> Nx.divide(512)}
-    expected = apart(fn -> parameters |> steps(x, y, devices, 3) |> bits() end)
-    before = Map.new(devices, &{&1, in_use(&1)})
-    Faults.lose(layer, call)
-    # Until it has done so many submissions.
-    error =
-      apart(fn -> caught(fn -> for(_ <- 1..(3 * call), do: parameters |> steps(x, y, devices, 3) |> bits()) end) end)
-
-    lost = apart(fn -> Devices.lost() end)
-    [left] = devices -- lost
-
-    %{
-      error: error,
-      expected: expected,
-      lost: lost,
-      kept: {before[left], in_use(left)},
-      again: parameters |> steps(x, y, [left, left], 3) |> bits()
-    }
+    step = fn devices -> parameters |> steps(x, y, devices, 3) |> bits() end
+    losing(layer, devices, call, fn -> step.(devices) end, &step.([&1, &1]))
   end
 
   defp steps(parameters, x, y, devices, count) do
