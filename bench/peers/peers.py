@@ -123,35 +123,45 @@ SYSTEMS = ((1, 128), (64, 32), (1, 512), (1, 1024), (1024, 16), (1, 2048), (1, 4
 FACTORS = ((1, 64), (64, 16), (1, 256), (1, 1024), (1024, 16), (1, 2048), (1, 4096))
 
 
+def matrices(peer, uniform, eye, timed, solvers, factorizations):
+    """Times rows of name, share of n ** 3 operations and function: solvers on matrices with a strong diagonal."""
+    for shapes, low, rows in ((SYSTEMS, 0, solvers), (FACTORS, -1, factorizations)):
+        for batches, n in shapes[: 2 if SMALL else None]:
+            for name in ("f32", "f64"):
+                a = uniform((batches, n, n), low, name)
+                if low == 0:
+                    a = a + a.mT + n * eye(n, a.dtype)
+                work = batches * n**3 * 1e-9
+                for what, share, run in rows:
+                    report(peer, f"{what}_{name}_{batches}x{n}", timed(run, a), work * share, "GFLOP/s")
+
+
 def jax_matrices():
     import jax
     import jax.numpy as jnp
 
     jax.config.update("jax_enable_x64", True)
     key = jax.random.PRNGKey(0)
-    for batches, n in SYSTEMS[: 2 if SMALL else None]:
-        for name in ("f32", "f64"):
-            a = jax.random.uniform(key, (batches, n, n), dtype="float32" if name == "f32" else "float64")
-            a = a + a.transpose(0, 2, 1) + n * jnp.eye(n, dtype=a.dtype)
-            work = batches * n**3 * 1e-9
-            for what, share, run in (
-                ("cholesky", 1 / 3, jnp.linalg.cholesky),
-                ("lu", 2 / 3, jax.vmap(jax.scipy.linalg.lu)),
-                ("solve", 8 / 3, lambda a: jnp.linalg.solve(a, a)),
-                ("triangular_solve", 1, lambda a: jax.scipy.linalg.solve_triangular(a, a, lower=True)),
-                ("determinant", 2 / 3, jnp.linalg.det),
-            ):
-                report("jax", f"{what}_{name}_{batches}x{n}", jitted(run, a), work * share, "GFLOP/s")
-    for batches, n in FACTORS[: 2 if SMALL else None]:
-        for name in ("f32", "f64"):
-            a = jax.random.uniform(key, (batches, n, n), minval=-1, dtype="float32" if name == "f32" else "float64")
-            work = batches * n**3 * 1e-9
-            for what, share, run in (
-                ("qr", 8 / 3, jnp.linalg.qr),
-                ("eigh", 9, lambda a: jnp.linalg.eigh(a, symmetrize_input=False)),
-                ("svd", 22, lambda a: jnp.linalg.svd(a, full_matrices=False)),
-            ):
-                report("jax", f"{what}_{name}_{batches}x{n}", jitted(run, a), work * share, "GFLOP/s")
+    types = {"f32": "float32", "f64": "float64"}
+    la = jnp.linalg
+    matrices(
+        "jax",
+        lambda shape, low, name: jax.random.uniform(key, shape, minval=low, dtype=types[name]),
+        lambda n, dtype: jnp.eye(n, dtype=dtype),
+        jitted,
+        (
+            ("cholesky", 1 / 3, la.cholesky),
+            ("lu", 2 / 3, jax.vmap(jax.scipy.linalg.lu)),
+            ("solve", 8 / 3, lambda a: la.solve(a, a)),
+            ("triangular_solve", 1, lambda a: jax.scipy.linalg.solve_triangular(a, a, lower=True)),
+            ("determinant", 2 / 3, la.det),
+        ),
+        (
+            ("qr", 8 / 3, la.qr),
+            ("eigh", 9, lambda a: la.eigh(a, symmetrize_input=False)),
+            ("svd", 22, lambda a: la.svd(a, full_matrices=False)),
+        ),
+    )
 
 
 def torch_matrices():
@@ -160,30 +170,26 @@ def torch_matrices():
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.backends.cuda.matmul.allow_tf32 = False
     wait = torch.cuda.synchronize if device == "cuda" else (lambda: None)
+    types = {"f32": torch.float32, "f64": torch.float64}
     la = torch.linalg
-    for batches, n in SYSTEMS[: 2 if SMALL else None]:
-        for name, dtype in (("f32", torch.float32), ("f64", torch.float64)):
-            a = torch.rand(batches, n, n, device=device, dtype=dtype)
-            a = a + a.mT + n * torch.eye(n, device=device, dtype=dtype)
-            work = batches * n**3 * 1e-9
-            for what, share, run in (
-                ("cholesky", 1 / 3, la.cholesky),
-                ("lu", 2 / 3, la.lu),
-                ("solve", 8 / 3, lambda a: la.solve(a, a)),
-                ("triangular_solve", 1, lambda a: la.solve_triangular(a, a, upper=False)),
-                ("determinant", 2 / 3, la.det),
-            ):
-                report("torch", f"{what}_{name}_{batches}x{n}", median_ms(lambda: run(a), wait), work * share, "GFLOP/s")
-    for batches, n in FACTORS[: 2 if SMALL else None]:
-        for name, dtype in (("f32", torch.float32), ("f64", torch.float64)):
-            a = 2 * torch.rand(batches, n, n, device=device, dtype=dtype) - 1
-            work = batches * n**3 * 1e-9
-            for what, share, run in (
-                ("qr", 8 / 3, la.qr),
-                ("eigh", 9, la.eigh),
-                ("svd", 22, lambda a: la.svd(a, full_matrices=False)),
-            ):
-                report("torch", f"{what}_{name}_{batches}x{n}", median_ms(lambda: run(a), wait), work * share, "GFLOP/s")
+    matrices(
+        "torch",
+        lambda shape, low, name: low + (1 - low) * torch.rand(shape, device=device, dtype=types[name]),
+        lambda n, dtype: torch.eye(n, device=device, dtype=dtype),
+        lambda run, a: median_ms(lambda: run(a), wait),
+        (
+            ("cholesky", 1 / 3, la.cholesky),
+            ("lu", 2 / 3, la.lu),
+            ("solve", 8 / 3, lambda a: la.solve(a, a)),
+            ("triangular_solve", 1, lambda a: la.solve_triangular(a, a, upper=False)),
+            ("determinant", 2 / 3, la.det),
+        ),
+        (
+            ("qr", 8 / 3, la.qr),
+            ("eigh", 9, la.eigh),
+            ("svd", 22, lambda a: la.svd(a, full_matrices=False)),
+        ),
+    )
 
 
 if __name__ == "__main__":
