@@ -385,6 +385,15 @@ defmodule Nx.Vulkan.NativeV do
   def program_compile(_program, _donated, _memory, _device), do: nif_error()
 
   @doc """
+  As `program_compile/4` for `count` at once: each has the inputs for which `own` has `true`, with an axis of `count` in
+  front, and all results have that axis. The kind `:unsupported` for ops that can't run for several at once. Dirty CPU
+  scheduler.
+  """
+  @spec program_compile_batched(list, [boolean], pos_integer, [boolean], device) :: {:ok, ref} | error
+  def program_compile_batched(program, own, count, donated, device \\ nil)
+  def program_compile_batched(_program, _own, _count, _donated, _device), do: nif_error()
+
+  @doc """
   Runs an executable on as many tensors as it has inputs: records it and returns references to memory that the device
   fills later.
 
@@ -487,6 +496,13 @@ defmodule Nx.Vulkan.NativeV do
   @spec transition_compile(list, pos_integer, [boolean], :auto | form, device) :: {:ok, {ref, form}} | error
   def transition_compile(program, states, own, form, device \\ nil)
   def transition_compile(_program, _states, _own, _form, _device), do: nif_error()
+
+  @doc """
+  The form that chains of such a program take if none is asked for. Dirty CPU scheduler.
+  """
+  @spec transition_form(list, device) :: {:ok, form} | error
+  def transition_form(program, device \\ nil)
+  def transition_form(_program, _device), do: nif_error()
 
   @doc """
   Starts `chains` chains of `draws` draws. What each chain has of its own has the number of chains as its first axis.

@@ -1,6 +1,7 @@
 //! Programs, and how they are written. What passes and kernels make of them is the engine's.
 
 pub use nx_vulkan_ir::program::attribute::{self, Axes, Scalar};
+pub use nx_vulkan_ir::program::batched;
 pub use nx_vulkan_ir::program::builder::Arg;
 pub use nx_vulkan_ir::program::dot::programs_to_dot;
 pub use nx_vulkan_ir::program::file::{Recording, Tolerance};

@@ -201,6 +201,19 @@ fn transition_compile<'a>(
     }
 }
 
+/// The form that chains of such a program take if none is asked for.
+#[rustler::nif(schedule = "DirtyCpu")]
+fn transition_form<'a>(env: Env<'a>, program: Term<'a>, device: Option<usize>) -> Term<'a> {
+    let run = || {
+        let (engine, program) = (device::engine_of(device)?, term::attr(program)?);
+        on_large_stack(move || Ok(Transition::form_of(engine, &Program::from_attr(&program)?)))
+    };
+    match run() {
+        Ok(form) => (atoms::ok(), form_atom(form)).encode(env),
+        Err(e) => error::encode(env, atoms::nil().to_term(env), &e),
+    }
+}
+
 fn transition_of(term: Term) -> Result<ResourceArc<TransitionRef>> {
     term.decode().map_err(|_| bad("transition", "a reference to a transition", term))
 }

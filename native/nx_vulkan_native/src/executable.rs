@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use nx_vulkan_engine::executable::{Described, Executable, Launched};
-use nx_vulkan_engine::program::{Attr, Program, programs_to_dot};
+use nx_vulkan_engine::program::{Attr, Program, batched, programs_to_dot};
 use nx_vulkan_engine::{Compile, Engine, Error, Result};
 use rustler::{Atom, Encoder, Env, ResourceArc, Term};
 
@@ -79,6 +79,32 @@ fn program_compile<'a>(
     let run = || {
         let engine = device::engine_of(device)?;
         Ok((engine, compile(engine, term::attr(program)?, &donated, memory)?))
+    };
+    match run() {
+        Ok((engine, executable)) => {
+            (atoms::ok(), ResourceArc::new(ExecutableRef { engine, executable, donated })).encode(env)
+        }
+        Err(e) => error::encode(env, atoms::nil().to_term(env), &e),
+    }
+}
+
+/// Compiles a program in its wire form for several at once, of whom each has the inputs for which `own` is true.
+#[rustler::nif(schedule = "DirtyCpu")]
+fn program_compile_batched<'a>(
+    env: Env<'a>,
+    program: Term<'a>,
+    own: Vec<bool>,
+    count: u64,
+    donated: Vec<bool>,
+    device: Option<usize>,
+) -> Term<'a> {
+    let run = || {
+        let (engine, program) = (device::engine_of(device)?, term::attr(program)?);
+        let compiled = on_large_stack(|| {
+            let program = batched::of(&Program::from_attr(&program)?, &own, count)?;
+            Executable::compile_donating(engine, program, &donated)
+        });
+        Ok((engine, compiled?))
     };
     match run() {
         Ok((engine, executable)) => {

@@ -26,8 +26,13 @@ defmodule Nx.Vulkan.NUTS do
   depth don't wait for each other.
 
   Log-densities that are too large for one workgroup (the forms of `Nx.Vulkan.Chain`) take the form `:device`: every op
-  has the whole device, one chain is drawn from after the other, and the host may look at the device after each leapfrog
-  step. Factorizations and other long work on data alone are computed once, before the first draw, in both forms.
+  has the whole device, and takes all chains at once. So a leapfrog step of 32 chains is as many kernels as one of a
+  single chain, and a matrix of data that all share is read once for all. Dispatches are up to 64 leapfrog steps of every
+  chain, some 50 ms, and chains don't wait for each other's trees but at the end of about a second of draws. Where a
+  log-density convolves with its parameters, or reduces by a function from an initial value that depends on them, chains
+  are drawn from one after the other.
+
+  Factorizations and other long work on data alone are computed once, before the first draw, in both forms.
 
   ## The log-density
 
@@ -38,8 +43,9 @@ defmodule Nx.Vulkan.NUTS do
 
   ## Reproducibility
 
-  The same key, device and options give the same bits. With a diagonal mass matrix a chain has them whatever the number
-  of chains, up to 3,000.
+  The same key, device and options give the same bits. In the form `:workgroup`, with a diagonal mass matrix, a chain has
+  them whatever the number of chains, up to 3,000. In the form `:device` products of several chains may add up in another
+  order.
 
   ## Errors
 
@@ -153,7 +159,9 @@ defmodule Nx.Vulkan.NUTS do
     fun = if data == nil, do: log_density, else: &log_density.(&1, data)
     value_and_grad = &Chain.value_and_grad(&1, type, fn q -> fun.(Chain.unflatten_vector(q, template)) end)
     value_and_grad = Chain.traced(value_and_grad, Nx.template({d}, type))
-    transition = Transition.compile(value_and_grad, d, type, opts.mass_matrix, opts.max_tree_depth, opts.form)
+
+    transition =
+      Transition.compile(value_and_grad, d, type, opts.mass_matrix, opts.max_tree_depth, opts.form, opts.num_chains)
 
     Nx.with_default_backend(B, fn ->
       {template, Run.new(transition, %{opts | init: init(opts.init, template, type)})}

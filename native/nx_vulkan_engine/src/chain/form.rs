@@ -139,6 +139,12 @@ impl Steps {
     }
 }
 
+/// The form that a step takes if none is asked for.
+pub(super) fn chosen(engine: &Engine, program: &Program) -> Form {
+    let is_small = work_once(program) <= engine.model().chains.most_work && fitting(program).is_ok();
+    if is_small { Form::Workgroup } else { Form::Device }
+}
+
 /// The step as a program that one workgroup can run.
 fn fitting(program: &Program) -> Result<Program> {
     let needs = |needs: String| Err(Error::Unsupported { op: "chain".to_string(), dtype: None, needs });

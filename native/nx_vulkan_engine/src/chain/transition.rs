@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::Run;
-use super::form::{Form, Stepping, Steps};
+use super::form::{self, Form, Stepping, Steps};
 use crate::kernels::Compile;
 use crate::program::{Program, verify};
 use crate::{DType, Engine, Error, Result, Tensor, Type};
@@ -65,6 +65,11 @@ impl Transition {
         let inputs = inputs.to_vec();
         let steps = Arc::new(Steps::compile(engine, program, Stepping { states, begins: false }, own, form)?);
         Ok(Transition { steps, inputs, own: own.to_vec() })
+    }
+
+    /// In what form chains of a program would run if none is asked for.
+    pub fn form_of(engine: &Engine, program: &Program) -> Form {
+        form::chosen(engine, program)
     }
 
     /// In what form the chains run.

@@ -3,6 +3,7 @@
 pub mod attention;
 pub mod attention_gradient;
 pub mod attribute;
+pub mod batched;
 pub mod builder;
 pub mod control;
 pub mod conv;

@@ -2,6 +2,7 @@
 //! Needs no device.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod batched;
 mod damaged;
 mod known_comparisons;
 mod labels;

@@ -111,7 +111,7 @@ defmodule Nx.Vulkan.NUTS.Run do
       updates: zero
     }
 
-    {run, states, statistics} = take(%{run | state: state}, shared(run, max_depth: 1, force: 1), 1)
+    {run, state, _, statistics} = take(%{run | state: state}, shared(run, max_depth: 1, force: 1), 1)
 
     # The energy is what a gradient that is not finite leaves. How far the log-density is below 0 says nothing.
     finite =
@@ -119,7 +119,7 @@ defmodule Nx.Vulkan.NUTS.Run do
         is_float(log_density) and is_float(energy)
       end
 
-    {%{run | state: last(states), pace: 1}, finite}
+    {%{run | state: state, pace: 1}, finite}
   end
 
   defp shared(run, more) do
@@ -134,8 +134,6 @@ defmodule Nx.Vulkan.NUTS.Run do
       Map.new(more)
     )
   end
-
-  defp last(states), do: Map.new(states, fn {name, tensor} -> {name, tensor[[.., -1]]} end)
 
   ## Step sizes
 
@@ -154,20 +152,7 @@ defmodule Nx.Vulkan.NUTS.Run do
   defp search(run, searches, left) do
     reach = min(@doublings, div(div(@max_groups, run.chains) - 1, 2))
     candidates = for {log_step, _} <- searches, do: for(k <- -reach..reach, do: log_step + k * :math.log(2))
-    count = 2 * reach + 1
-
-    repeated = fn tensor ->
-      [chains | rest] = tensor |> Nx.shape() |> Tuple.to_list()
-      wide = tensor |> Nx.new_axis(1) |> Nx.broadcast(List.to_tuple([chains, count | rest]))
-      Nx.reshape(wide, List.to_tuple([chains * count | rest]))
-    end
-
-    state = Map.new(run.state, fn {name, tensor} -> {name, repeated.(tensor)} end)
-    state = %{state | log_step: Nx.tensor(List.flatten(candidates), type: run.type)}
-    own = Map.new(run.own, fn {name, tensor} -> {name, repeated.(tensor)} end)
-    wide = %{run | chains: run.chains * count, state: state, own: own}
-    {_, _, statistics} = take(wide, shared(run, max_depth: 1), 1)
-    accepted = statistics[[.., 0, 2]] |> Nx.reshape({run.chains, count}) |> Nx.to_list()
+    accepted = accepted(run, candidates)
 
     searches =
       Enum.zip_with([searches, candidates, accepted], fn
@@ -181,6 +166,34 @@ defmodule Nx.Vulkan.NUTS.Run do
       warn(run, searches)
       Enum.map(searches, &elem(&1, 0))
     end
+  end
+
+  # How each candidate of each chain is accepted.
+  defp accepted(%{transition: %{batched: nil}} = run, [candidates | _] = all) do
+    count = length(candidates)
+
+    repeated = fn tensor ->
+      [chains | rest] = tensor |> Nx.shape() |> Tuple.to_list()
+      wide = tensor |> Nx.new_axis(1) |> Nx.broadcast(List.to_tuple([chains, count | rest]))
+      Nx.reshape(wide, List.to_tuple([chains * count | rest]))
+    end
+
+    state = Map.new(run.state, fn {name, tensor} -> {name, repeated.(tensor)} end)
+    own = Map.new(run.own, fn {name, tensor} -> {name, repeated.(tensor)} end)
+    wide = %{run | chains: run.chains * count, state: %{state | log_step: vector(run, List.flatten(all))}, own: own}
+    {_, _, _, statistics} = take(wide, shared(run, max_depth: 1), 1)
+    statistics[[.., 0, 2]] |> Nx.reshape({run.chains, count}) |> Nx.to_list()
+  end
+
+  # Chains that are taken together stay as many.
+  defp accepted(run, all) do
+    columns =
+      for candidates <- Enum.zip_with(all, & &1) do
+        {_, _, _, statistics} = take(put_in(run.state.log_step, vector(run, candidates)), shared(run, max_depth: 1), 1)
+        Nx.to_list(statistics[[.., 0, 2]])
+      end
+
+    Enum.zip_with(columns, & &1)
   end
 
   # Many chains search a shorter way, whose end says nothing.
@@ -272,22 +285,31 @@ defmodule Nx.Vulkan.NUTS.Run do
 
   defp dispatches(run, left, shared, parts) do
     draws = Enum.min([run.pace, left, most_draws(run)])
-    {run, states, statistics} = take(run, shared(run, shared), draws)
-    run = %{run | state: last(states), first_draw: run.first_draw + draws}
-    run |> progress(statistics) |> dispatches(left - draws, shared, [{states.q, statistics} | parts])
+    {run, state, positions, statistics} = take(run, shared(run, shared), draws)
+    run = %{run | state: state, first_draw: run.first_draw + draws}
+    run |> progress(statistics) |> dispatches(left - draws, shared, [{positions, statistics} | parts])
   end
 
   # Takes all chains `draws` draws further, and waits for it. The pace is how many draws a call should take.
   defp take(run, shared, draws) do
     us = run.opts.dispatch_us
     started = System.monotonic_time(:microsecond)
-    {states, statistics} = Transition.run(run.transition, run.state, run.own, shared, run.chains, draws, us)
+
+    {state, positions, statistics} =
+      Transition.take(run.transition, run.state, run.own, shared, run.chains, draws, us)
+
     # Any element comes when all are there.
     _ = Nx.to_binary(statistics, limit: 1)
     took = max(System.monotonic_time(:microsecond) - started, 1)
-    pace = div(draws * us, took) |> max(1) |> min(max(draws, run.pace) * @growth)
-    {%{run | dispatches: run.dispatches + 1, pace: pace}, states, statistics}
+    pace = div(draws * us * parts(run), took) |> max(1) |> min(max(draws, run.pace) * @growth)
+    {%{run | dispatches: run.dispatches + 1, pace: pace}, state, positions, statistics}
   end
+
+  # A call that takes chains together is many executions, since they wait for each other at its end.
+  @parts_of_batched 20
+
+  defp parts(%{transition: %{batched: nil}}), do: 1
+  defp parts(_run), do: @parts_of_batched
 
   # A vector and a gradient for each draw, and fewer than twenty numbers.
   defp most_draws(%{chains: chains, d: d, type: {_, bits}}) do

@@ -2,7 +2,8 @@ defmodule Nx.Vulkan.NUTS.Transition do
   @moduledoc false
 
   # One transition of the No-U-Turn sampler as a numerical definition, and what makes many of them: a kernel in which
-  # every chain is a workgroup, or a program that has the whole device (the forms of Nx.Vulkan.Chain).
+  # every chain is a workgroup, or a program that has the whole device (the forms of Nx.Vulkan.Chain), for all chains
+  # together (Batched) where its ops can be that.
   #
   # The tree grows leaf by leaf in one loop (Phan et al. 2019, appendix A): a sub-tree of 2^k leaves needs the momenta
   # of at most k of them for its checks, since a leaf with an even number n is the first of sub-trees until the last of
@@ -14,11 +15,11 @@ defmodule Nx.Vulkan.NUTS.Transition do
   import Nx.Defn
 
   alias Nx.Vulkan.{Chain, Devices, NativeV}
-  alias Nx.Vulkan.NUTS.Random
+  alias Nx.Vulkan.NUTS.{Batched, Random}
   alias Nx.Vulkan.VulkanoBackend, as: B
 
   @enforce_keys [:ref, :form, :captured, :type, :parameters, :mass]
-  defstruct [:ref, :form, :captured, :type, :parameters, :mass]
+  defstruct @enforce_keys ++ [:batched]
 
   # Energy that a leaf may have above the start's: Stan's and NumPyro's. One that is not finite is a divergence,
   # whatever its sign.
@@ -42,16 +43,11 @@ defmodule Nx.Vulkan.NUTS.Transition do
 
   @doc """
   Compiles the transitions of a log-density of one vector: `value_and_grad` maps it to the value and the gradient.
+  Where they have the whole device, they are those of so many `chains` together, if that is a number.
   """
-  def compile(value_and_grad, parameters, type, mass, max_tree_depth, form) do
-    vector = Nx.template({parameters}, type)
-    scalar = Nx.template({}, type)
-    matrix = if mass == :dense, do: Nx.template({parameters, parameters}, type), else: vector
+  def compile(value_and_grad, parameters, type, mass, max_tree_depth, form, chains \\ nil) do
+    {state, own, shared} = templates = templates(parameters, type, mass)
     number = Nx.template({}, :u32)
-
-    state = Map.new(@states, &{&1, scalar}) |> Map.merge(%{q: vector, gradient: vector})
-    own = %{key: Nx.template({2}, :u32), mu: scalar, inverse_mass: matrix, momentum_scale: matrix}
-    shared = %{first_draw: number, max_depth: number, adapt: number, force: number, target_accept: scalar}
 
     flat =
       [number] ++ for {of, names} <- [{state, @states}, {own, @own}, {shared, @shared}], name <- names, do: of[name]
@@ -68,18 +64,58 @@ defmodule Nx.Vulkan.NUTS.Transition do
     arguments = List.to_tuple(flat)
     {program, inputs} = Chain.program(traced, [arguments])
     {program, inputs} = Chain.constants(program, inputs)
-    # The arguments, all of which are used, and then references.
-    captured = Enum.drop(inputs, length(flat))
-    own = for i <- 1..(length(flat) - 1), do: i <= length(@states ++ @own)
-    own = own ++ List.duplicate(false, length(captured))
-    again = fn -> NativeV.transition_compile(program, length(@states), own, form, Devices.current()) end
-    {ref, form} = B.settle(again.(), again)
-    %__MODULE__{ref: ref, form: form, captured: captured, type: type, parameters: parameters, mass: mass}
+    form = form(form, program)
+    made = %__MODULE__{ref: nil, form: form, captured: [], type: type, parameters: parameters, mass: mass}
+
+    case (form == :device and chains != nil) && Batched.compile(value_and_grad, templates, max_tree_depth, chains) do
+      {:ok, batched} ->
+        %{made | batched: batched}
+
+      # Each chain by itself.
+      _ ->
+        # The arguments, all of which are used, and then references.
+        captured = Enum.drop(inputs, length(flat))
+        own = for i <- 1..(length(flat) - 1), do: i <= length(@states ++ @own)
+        own = own ++ List.duplicate(false, length(captured))
+        again = fn -> NativeV.transition_compile(program, length(@states), own, form, Devices.current()) end
+        {ref, form} = B.settle(again.(), again)
+        %{made | ref: ref, form: form, captured: captured}
+    end
   end
+
+  # What one chain has: what passes from draw to draw, what is its own besides, and what all share.
+  defp templates(parameters, type, mass) do
+    [vector, scalar, number] = [Nx.template({parameters}, type), Nx.template({}, type), Nx.template({}, :u32)]
+    matrix = if mass == :dense, do: Nx.template({parameters, parameters}, type), else: vector
+
+    {Map.new(@states, &{&1, scalar}) |> Map.merge(%{q: vector, gradient: vector}),
+     %{key: Nx.template({2}, :u32), mu: scalar, inverse_mass: matrix, momentum_scale: matrix},
+     %{first_draw: number, max_depth: number, adapt: number, force: number, target_accept: scalar}}
+  end
+
+  defp form(:auto, program) do
+    again = fn -> NativeV.transition_form(program, Devices.current()) end
+    B.settle(again.(), again)
+  end
+
+  defp form(form, _program), do: form
 
   defp named(names, values) do
     {mine, rest} = Enum.split(values, length(names))
     {Map.new(Enum.zip(names, mine)), rest}
+  end
+
+  @doc """
+  Takes `draws` draws of every chain. Returns the states after them, and positions and statistics of all, `{chains,
+  draws, ..}`. Where chains are taken together, they are as many as they were compiled for.
+  """
+  def take(%__MODULE__{batched: nil} = transition, state, own, shared, chains, draws, part_us) do
+    {states, statistics} = run(transition, state, own, shared, chains, draws, part_us)
+    {Map.new(states, fn {name, tensor} -> {name, tensor[[.., -1]]} end), states.q, statistics}
+  end
+
+  def take(%__MODULE__{batched: batched}, state, own, shared, _chains, draws, part_us) do
+    Batched.run(batched, state, own, shared, draws, part_us)
   end
 
   @doc """
@@ -122,8 +158,25 @@ defmodule Nx.Vulkan.NUTS.Transition do
 
   defn draw(counter, state, chain, value_and_grad, opts \\ []) do
     opts = keyword!(opts, [:max_tree_depth])
+    {tree, fixed} = begin(chain.first_draw + counter, state, chain, max_tree_depth: opts[:max_tree_depth])
+
+    {tree, _} =
+      while {tree, fixed}, tree.going do
+        {grow(tree, fixed, value_and_grad), fixed}
+      end
+
+    {next, statistics} = finish(tree, fixed, state, chain)
+    {next, Nx.as_type(stack(statistics), Nx.type(state.q))}
+  end
+
+  deftransformp(stack(statistics), do: statistics |> Tuple.to_list() |> Nx.stack())
+
+  @doc """
+  The tree of a draw before its first leaf, and what stays while it grows.
+  """
+  defn begin(draw, state, chain, opts \\ []) do
+    opts = keyword!(opts, [:max_tree_depth])
     rows = opts[:max_tree_depth]
-    draw = chain.first_draw + counter
     step_size = Nx.exp(state.log_step)
     p = velocity(chain.momentum_scale, Random.normals(chain.key, draw, state.q))
     v = velocity(chain.inverse_mass, p)
@@ -169,25 +222,20 @@ defmodule Nx.Vulkan.NUTS.Transition do
       going: Nx.tensor(1, type: :u32)
     }
 
-    {tree, _} =
-      while {tree, fixed}, tree.going do
-        {grow(tree, fixed, value_and_grad), fixed}
-      end
+    {tree, fixed}
+  end
 
+  @doc """
+  The states after a draw whose tree has ended, and its statistics, a tuple of scalars.
+  """
+  defn finish(tree, fixed, state, chain) do
     accept_prob = tree.accepted / tree.leaves
 
     statistics =
-      Nx.stack([
-        tree.chosen.log_density,
-        tree.chosen.energy,
-        accept_prob,
-        step_size,
-        tree.depth,
-        tree.leaves,
-        tree.divergent
-      ])
+      {tree.chosen.log_density, tree.chosen.energy, accept_prob, fixed.step_size, tree.depth, tree.leaves,
+       tree.divergent}
 
-    {next_state(tree.chosen, adapt(state, chain, accept_prob)), Nx.as_type(statistics, Nx.type(state.q))}
+    {next_state(tree.chosen, adapt(state, chain, accept_prob)), statistics}
   end
 
   deftransformp(next_state(chosen, adapted),
@@ -201,8 +249,10 @@ defmodule Nx.Vulkan.NUTS.Transition do
     if Nx.rank(mass) == 1, do: Nx.multiply(mass, p), else: Nx.dot(mass, p)
   end
 
-  # One leaf more.
-  defnp grow(tree, fixed, value_and_grad) do
+  @doc """
+  One leaf more.
+  """
+  defn grow(tree, fixed, value_and_grad) do
     # Words beside words: Nx computes in s64 where one meets a number.
     {zero, one} = {word(0), word(1)}
     is_right = (fixed.directions >>> tree.depth &&& one) == one
@@ -244,12 +294,14 @@ defmodule Nx.Vulkan.NUTS.Transition do
     joined = leaf == one <<< tree.depth and not failed
     better = Nx.log(tree_number) < new_weight - tree.weight
     chosen = choose((joined and better) or fixed.force, candidate, tree.chosen)
+    # Whether the whole has turned back, as it is where both are joined: not for what decides that.
     last = %{q: q, p: p, v: v, gradient: gradient}
-    left = choose(joined and not is_right, last, tree.left)
-    right = choose(joined and is_right, last, tree.right)
-    sum = Nx.select(joined, tree.sum + new_sum, tree.sum)
-    middle = sum - 0.5 * (left.p + right.p)
-    is_long = Nx.sum(middle * left.v) <= 0 or Nx.sum(middle * right.v) <= 0
+    {new_left, new_right} = {choose(is_right, tree.left, last), choose(is_right, last, tree.right)}
+    new_whole = tree.sum + new_sum
+    middle = new_whole - 0.5 * (new_left.p + new_right.p)
+    is_long = Nx.sum(middle * new_left.v) <= 0 or Nx.sum(middle * new_right.v) <= 0
+    {left, right} = {choose(joined, new_left, tree.left), choose(joined, new_right, tree.right)}
+    sum = Nx.select(joined, new_whole, tree.sum)
     depth = tree.depth + joined
 
     %{
@@ -298,7 +350,7 @@ defmodule Nx.Vulkan.NUTS.Transition do
 
   deftransformp(word(number), do: Nx.tensor(number, type: :u32, backend: Nx.BinaryBackend))
 
-  deftransformp choose(condition, a, b) do
+  deftransform choose(condition, a, b) do
     Map.new(a, fn {name, value} -> {name, Nx.select(condition, value, b[name])} end)
   end
 
