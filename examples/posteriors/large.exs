@@ -1,9 +1,11 @@
 defmodule Posteriors.Large do
   @moduledoc """
-  Posteriors whose data don't fit one workgroup, to measure samplers with. `bench/peers/large_posteriors.py` has the same.
+  Posteriors whose data don't fit one workgroup, to measure samplers with. `bench/peers/large_posteriors.py` has the
+  same.
 
-  `model/2` gives `:log_density`, a function of the parameters and the data, `:template`, `:data`, and `:quantities`, which
-  maps the draws to a map of tensors `{chains, draws}`. Numbers are hashes of their places, so that both make the same.
+  `model/2` gives `:log_density`, a function of the parameters and the data, `:template`, `:data`, and `:quantities`,
+  which maps the draws to a map of tensors `{chains, draws}`. Numbers are hashes of their places, so that both make the
+  same.
   """
 
   @names [:logistic, :hierarchical, :volatility, :gaussian_process]

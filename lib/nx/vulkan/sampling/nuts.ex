@@ -27,10 +27,12 @@ defmodule Nx.Vulkan.NUTS do
 
   Log-densities that are too large for one workgroup (the forms of `Nx.Vulkan.Chain`) take the form `:device`: every op
   has the whole device, and takes all chains at once. So a leapfrog step of 32 chains is as many kernels as one of a
-  single chain, and a matrix of data that all share is read once for all. Dispatches are up to 64 leapfrog steps of every
-  chain, some 50 ms, and chains don't wait for each other's trees but at the end of about a second of draws. Where a
-  log-density convolves with its parameters, or reduces by a function from an initial value that depends on them, chains
-  are drawn from one after the other.
+  single chain, and data that all share are read once for all. A dispatch takes every chain up to 64 leapfrog steps
+  further, some 50 ms; chains whose trees have ended begin their next draws, and wait for the others at the end of a
+  call alone (`:progress` makes a call of 20 draws). Some log-densities are drawn from chain by chain, each tree a loop
+  that the host looks at: those with convolutions of parameters, with folds or windows whose initial or captured values
+  depend on them, with loops whose end depends on parameters within loops or branches of which that is true, too, and
+  those whose values are larger than a tensor for all chains.
 
   Factorizations and other long work on data alone are computed once, before the first draw, in both forms.
 
@@ -43,9 +45,9 @@ defmodule Nx.Vulkan.NUTS do
 
   ## Reproducibility
 
-  The same key, device and options give the same bits. In the form `:workgroup`, with a diagonal mass matrix, a chain has
-  them whatever the number of chains, up to 3,000. In the form `:device` products of several chains may add up in another
-  order.
+  The same key, device and options give the same bits. In the form `:workgroup`, with a diagonal mass matrix, a chain
+  has them whatever the number of chains, up to 3,000. In the form `:device` sums of more or fewer chains may be rounded
+  in another order.
 
   ## Errors
 
@@ -93,7 +95,7 @@ defmodule Nx.Vulkan.NUTS do
     * `:warmup` - `:stats` of the warm-up's draws, and what it ended with: `:step_size` `{chains}`, `:inverse_mass`
       `{chains, d}` or `{chains, d, d}`
     * `:dispatches` - how often the host asked for draws and waited: for one dispatch, or for several where they took
-      longer than some 50 ms
+      longer than some 50 ms, as in the form `:device`
     * `:form` - `:workgroup` or `:device`
   """
   @type result :: %{

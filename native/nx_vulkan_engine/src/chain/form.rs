@@ -60,8 +60,7 @@ impl Steps {
         let small = match form {
             Some(Form::Workgroup) => Some(fitting(&program)?),
             Some(Form::Device) => None,
-            None if work_once(&program) <= engine.model().chains.most_work => fitting(&program).ok(),
-            None => None,
+            None => small(engine, &program),
         };
         match small {
             Some(small) => Ok(Steps::Workgroup(Grouped::compile(engine, small, stepping, own)?)),
@@ -141,8 +140,12 @@ impl Steps {
 
 /// The form that a step takes if none is asked for.
 pub(super) fn chosen(engine: &Engine, program: &Program) -> Form {
-    let is_small = work_once(program) <= engine.model().chains.most_work && fitting(program).is_ok();
-    if is_small { Form::Workgroup } else { Form::Device }
+    if small(engine, program).is_some() { Form::Workgroup } else { Form::Device }
+}
+
+/// The step as a program of one workgroup, where that can run it and has not too much to do.
+fn small(engine: &Engine, program: &Program) -> Option<Program> {
+    if work_once(program) <= engine.model().chains.most_work { fitting(program).ok() } else { None }
 }
 
 /// The step as a program that one workgroup can run.

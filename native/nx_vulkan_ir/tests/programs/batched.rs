@@ -189,7 +189,22 @@ fn loops_end_for_each_alone() {
         },
     );
     let program = b.finish(&outer).unwrap();
-    assert_eq!(compare("loops", &program), 8);
+    // Where the outer loop ends for each on its own, the inner one might not.
+    assert_eq!(compare("loops", &program), 4);
+    let b = Builder::new();
+    let (x, limit, step) = (b.input(DType::S32, &[]), b.input(DType::S32, &[2]), b.input(DType::S32, &[2]));
+    let last = b.while_loop(
+        &[x, step],
+        &[limit],
+        |b, v| b.less(v[0], b.reduce_max(b.add(v[2], 9.0), &[0])),
+        |b, v| {
+            let even = b.equal(b.binary(Binary::BitwiseAnd, v[0], 1.0), 0.0);
+            let next = b.cond(even, &[v[0], v[1]], |b, c| vec![b.add(c[1], c[0])], |_, c| vec![c[1]]);
+            vec![b.add(b.add(v[0], b.reduce_max(v[1], &[0])), 1.0), next[0]]
+        },
+    );
+    let program = b.finish(&last).unwrap();
+    assert_eq!(compare("loops that end apart", &program), 8);
 }
 
 /// What is each one's own in one branch alone, and a loop whose count all share.
@@ -210,6 +225,90 @@ fn what_all_share_stays_one() {
     let cells = several.instructions.iter().find(|i| matches!(i.op, Op::While(_))).unwrap();
     let ranks: Vec<usize> = cells.outs.iter().map(|ty| ty.shape.len()).collect();
     assert_eq!(ranks, [0, 2, 1]);
+}
+
+/// Indices and starts that no signed number holds lie behind the end, as the largest do.
+#[test]
+fn the_largest_indices_are_behind_the_end() {
+    let b = Builder::new();
+    let (a, indices) = (b.input(DType::F32, &[4]), b.input(DType::U64, &[3]));
+    let taken = b.take(a, indices, 0);
+    let program = b.finish(&[taken]).unwrap();
+    let own = [true, true];
+    let values = [1, u64::MAX, 1 << 63, 0, 2, 3, u64::MAX - 1, 1, 9].map(|i| Value::Int(i.into()));
+    let inputs = [numbers(&Type::new(DType::F32, &[3, 4]), 1), Array::new(&Type::new(DType::U64, &[3, 3]), values)];
+    let [all, alone] = both(&program, &own, &inputs).unwrap();
+    assert!(same(&all[0], &alone[0]), "{all:?} {alone:?}");
+}
+
+/// Whoever takes the other branch, or has ended the loop around it, would run such a loop from anywhere.
+#[test]
+fn loops_that_might_not_end_are_refused() {
+    let counts_down = |b: &Builder, n: Operand| {
+        b.while_loop(&[n], &[], |b, v| b.not_equal(v[0], 0.0), |b, v| vec![b.subtract(v[0], 1.0)])
+    };
+    let b = Builder::new();
+    let n = b.input(DType::S32, &[]);
+    let positive = b.greater(n, 0.0);
+    let chosen = b.cond(positive, &[n], |b, c| counts_down(b, c[0]), |_, c| vec![c[0]]);
+    let branch = b.finish(&chosen).unwrap();
+    let b = Builder::new();
+    let n = b.input(DType::S32, &[]);
+    let zero = b.constant(DType::S32, Scalar::Int(0));
+    let nested = b.while_loop(
+        &[zero],
+        &[n],
+        |b, v| b.less(v[0], v[1]),
+        |b, v| {
+            let inner = b.while_loop(&[v[0]], &[v[1]], |b, w| b.not_equal(w[0], w[1]), |b, w| vec![b.add(w[0], 1.0)]);
+            vec![b.add(b.multiply(inner[0], 0.0), b.add(v[0], 1.0))]
+        },
+    );
+    let nested = b.finish(&nested).unwrap();
+    for program in [branch, nested] {
+        assert!(matches!(batched::of(&program, &[true], COUNT), Err(Error::Unsupported { .. })));
+        // All take one way.
+        batched::of(&program, &[false], COUNT).unwrap();
+    }
+}
+
+/// Each branch is built once, however many lie within each other.
+#[test]
+fn branches_within_each_other_take_no_longer() {
+    fn ways(b: &Builder, which: Operand, x: Operand, left: u32) -> Operand {
+        if left == 0 {
+            return x;
+        }
+        let is_it = b.equal(which, f64::from(left));
+        b.cond(
+            is_it,
+            &[which, x],
+            |b, c| vec![b.multiply(c[1], f64::from(left))],
+            |b, c| vec![ways(b, c[0], c[1], left - 1)],
+        )[0]
+    }
+    let b = Builder::new();
+    let (which, x) = (b.input(DType::S32, &[]), b.input(DType::F32, &[2]));
+    let out = ways(&b, which, x, 14);
+    let program = b.finish(&[out]).unwrap();
+    let several = batched::of(&program, &[false, true], COUNT).unwrap();
+    assert!(several.size() < 4 * program.size(), "{} of {}", several.size(), program.size());
+}
+
+#[test]
+fn what_no_tensor_holds_is_refused() {
+    let b = Builder::new();
+    let (a, i) = (b.input(DType::F32, &[1 << 40]), b.input(DType::S32, &[]));
+    let op = Op::Slice {
+        starts: [None].into_iter().collect(),
+        strides: [1].into_iter().collect(),
+        lengths: [4].into_iter().collect(),
+    };
+    let slice = b.push(op, &[a, i], &Type::new(DType::F32, &[4]));
+    let program = b.finish(&[slice]).unwrap();
+    for count in [1 << 30, 9_000_000_000_000_000_000, u64::MAX] {
+        assert!(batched::of(&program, &[true, true], count).is_err());
+    }
 }
 
 #[test]

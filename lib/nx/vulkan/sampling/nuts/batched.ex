@@ -4,9 +4,10 @@ defmodule Nx.Vulkan.NUTS.Batched do
   # Transitions of all chains together, each kernel for all of them, with the whole device. A chain whose tree has ended
   # begins its next draw with the next leaf, so that none waits for the others' trees but in the last draws of a call.
   #
-  # What one chain does is written for one, and the program of it is made one for all (`batched.rs` of nx_vulkan_ir). An
-  # execution of it takes every chain a number of leaves further, without the host, and leaves a row for each leaf: where
-  # the chain is then, the statistics of its tree, and whether that has ended. Of these the host picks those of draws.
+  # What one chain does is written for one, and the program of it is made one for all (`batched` of nx_vulkan_ir). An
+  # execution of it takes every chain a number of leaves further, without the host, and leaves a row for each leaf:
+  # where the chain is then, the statistics of its tree, and whether that has ended. Of these the host picks those of
+  # draws.
 
   import Nx.Defn
 
@@ -35,7 +36,7 @@ defmodule Nx.Vulkan.NUTS.Batched do
     begin = &Transition.begin(&1, &2, &3, max_tree_depth: max_tree_depth)
     {tree, _} = Nx.Defn.debug_expr(begin).(number, sampler, Map.merge(own, shared))
     tree = Composite.traverse(tree, &Nx.to_template/1)
-    state = %{sampler: sampler, tree: tree, energy: sampler.log_density, fresh: number, draw: number, left: number}
+    state = %{sampler: sampler, tree: tree, fresh: number, draw: number, left: number}
 
     traced = fn count, state, own, shared ->
       grown(count, state, own, shared, value_and_grad, max_tree_depth: max_tree_depth, leaves: leaves)
@@ -50,7 +51,7 @@ defmodule Nx.Vulkan.NUTS.Batched do
     again = fn -> NativeV.program_compile_batched(program, owns, chains, [], Devices.current()) end
 
     case again.() do
-      {:error, :unsupported, _op, _message, _details} ->
+      {:error, kind, _op, _message, _details} when kind in [:unsupported, :too_large] ->
         :unsupported
 
       answer ->
@@ -91,8 +92,8 @@ defmodule Nx.Vulkan.NUTS.Batched do
   # A leaf, before which a draw begins where none is under way. The last column says whether one has ended.
   defn leaf(state, chain, value_and_grad, opts \\ []) do
     opts = keyword!(opts, [:max_tree_depth])
+    # What a draw began with is computed again, since it began with what the sampler is at.
     {begun, fixed} = Transition.begin(state.draw, state.sampler, chain, max_tree_depth: opts[:max_tree_depth])
-    fixed = with_energy(fixed, Nx.select(state.fresh, fixed.energy, state.energy))
     tree = state.fresh |> started(begun, state.tree) |> Transition.grow(fixed, value_and_grad)
     {next, statistics} = Transition.finish(tree, fixed, state.sampler, chain)
     {zero, one} = {Nx.tensor(0, type: :u32), Nx.tensor(1, type: :u32)}
@@ -102,13 +103,12 @@ defmodule Nx.Vulkan.NUTS.Batched do
     next = %{
       sampler: Transition.choose(has_ended, next, state.sampler),
       tree: tree,
-      energy: fixed.energy,
       fresh: Nx.select(is_active, has_ended, one),
       draw: state.draw + has_ended,
       left: state.left - has_ended
     }
 
-    {next, row(statistics, has_ended, state.energy)}
+    {next, row(statistics, has_ended, fixed.energy)}
   end
 
   # Scalars side by side, as choices that one kernel makes.
@@ -122,8 +122,6 @@ defmodule Nx.Vulkan.NUTS.Batched do
   end
 
   deftransformp(merged(own, shared), do: Map.merge(own, shared))
-
-  deftransformp(with_energy(fixed, energy), do: %{fixed | energy: energy})
 
   # What is written before it is read needs no beginning.
   @written_first [:first_v, :first_sum]
@@ -142,7 +140,7 @@ defmodule Nx.Vulkan.NUTS.Batched do
   Takes `draws` draws of every chain, in executions of about `part_us` microseconds. Returns the states after them, and
   positions `{chains, draws, d}` and statistics `{chains, draws, 7}` of each.
   """
-  def run(%__MODULE__{chains: chains} = batched, sampler, own, shared, draws, part_us) do
+  def run(%__MODULE__{chains: chains} = batched, sampler, own, %{max_depth: max_depth} = shared, draws, part_us) do
     number = &Nx.broadcast(Nx.tensor(&1, type: :u32, backend: B), {chains})
 
     tree =
@@ -154,7 +152,6 @@ defmodule Nx.Vulkan.NUTS.Batched do
     state = %{
       sampler: sampler,
       tree: tree,
-      energy: sampler.log_density,
       fresh: number.(1),
       draw: number.(shared.first_draw),
       left: number.(draws)
@@ -166,16 +163,18 @@ defmodule Nx.Vulkan.NUTS.Batched do
         {name, Nx.tensor(value, type: type, backend: B)}
       end)
 
-    {state, parts} = executions(batched, state, {own, shared}, chains * draws, part_us, [])
+    most = draws * (2 ** max_depth - 1)
+    {state, parts} = executions(batched, state, {own, shared}, {chains * draws, most}, part_us, [])
     {positions, statistics} = gathered(parts, chains, draws)
     {state.sampler, positions, statistics}
   end
 
-  # Until `left` draws have ended. Parts are the chains whose draws ended, in order, and rows of these draws.
-  defp executions(_batched, state, _fixed, 0, _part_us, parts), do: {state, Enum.reverse(parts)}
+  # Until `left` draws have ended, for which no chain takes more than `most` leaves. Parts are the chains whose draws
+  # ended, in order, and rows of these draws.
+  defp executions(_batched, state, _fixed, {0, _most}, _part_us, parts), do: {state, Enum.reverse(parts)}
 
-  defp executions(batched, state, fixed, left, part_us, parts) do
-    count = count(batched, part_us)
+  defp executions(batched, state, fixed, {left, most}, part_us, parts) do
+    count = batched |> count(part_us) |> min(most)
     started = System.monotonic_time(:nanosecond)
     {state, positions, statistics} = execute(batched, state, fixed, count)
     ended = statistics[[.., 0..(count - 1), 7]] |> Nx.as_type(:u8) |> Nx.to_binary()
@@ -183,7 +182,7 @@ defmodule Nx.Vulkan.NUTS.Batched do
     :atomics.put(batched.leaf_ns, 1, max(div(took, count), 1))
     rows = for {<<1>>, place} <- ended |> chunks() |> Enum.with_index(), do: {div(place, count), rem(place, count)}
     parts = if rows == [], do: parts, else: [part(batched, rows, positions, statistics) | parts]
-    executions(batched, state, fixed, left - length(rows), part_us, parts)
+    executions(batched, state, fixed, {left - length(rows), most - count}, part_us, parts)
   end
 
   defp chunks(binary), do: for(<<byte::binary-size(1) <- binary>>, do: byte)

@@ -3,7 +3,7 @@ defmodule Nx.Vulkan.NUTS.Run do
 
   # A run of the sampler: starts, searches for step sizes, the warm-up's windows, and draws, in calls of the engine that
   # each take all chains some draws further, in one dispatch or several. The state stays on the device; the host reads
-  # one number for each call, to wait for it.
+  # one number for each call, to wait for it, or for each dispatch which chains have ended a draw (Batched).
 
   require Logger
 
@@ -284,7 +284,7 @@ defmodule Nx.Vulkan.NUTS.Run do
   defp dispatches(run, 0, _shared, parts), do: {run, Enum.reverse(parts)}
 
   defp dispatches(run, left, shared, parts) do
-    draws = Enum.min([run.pace, left, most_draws(run)])
+    draws = Enum.min([pace(run), left, most_draws(run)])
     {run, state, positions, statistics} = take(run, shared(run, shared), draws)
     run = %{run | state: state, first_draw: run.first_draw + draws}
     run |> progress(statistics) |> dispatches(left - draws, shared, [{positions, statistics} | parts])
@@ -301,15 +301,17 @@ defmodule Nx.Vulkan.NUTS.Run do
     # Any element comes when all are there.
     _ = Nx.to_binary(statistics, limit: 1)
     took = max(System.monotonic_time(:microsecond) - started, 1)
-    pace = div(draws * us * parts(run), took) |> max(1) |> min(max(draws, run.pace) * @growth)
+    pace = div(draws * us, took) |> max(1) |> min(max(draws, run.pace) * @growth)
     {%{run | dispatches: run.dispatches + 1, pace: pace}, state, positions, statistics}
   end
 
-  # A call that takes chains together is many executions, since they wait for each other at its end.
-  @parts_of_batched 20
+  # Chains that are taken together wait for each other at the end of a call, which is parts of its own: as long as it
+  # may be, or short enough to see it go on.
+  @draws_of_progress 20
 
-  defp parts(%{transition: %{batched: nil}}), do: 1
-  defp parts(_run), do: @parts_of_batched
+  defp pace(%{transition: %{batched: nil}, pace: pace}), do: pace
+  defp pace(%{opts: %{progress: none, num_samples: most}}) when none in [nil, false], do: max(most, @block)
+  defp pace(_run), do: @draws_of_progress
 
   # A vector and a gradient for each draw, and fewer than twenty numbers.
   defp most_draws(%{chains: chains, d: d, type: {_, bits}}) do

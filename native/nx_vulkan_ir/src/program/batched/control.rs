@@ -1,23 +1,24 @@
 //! Loops and branches.
 
-use super::{Batch, Value};
+use std::cell::Cell;
+
+use super::{Batch, Value, owns};
 use crate::program::{Branches, Builder, Loop, Op, Operand, Program};
-use crate::{Result, Type};
+use crate::{Error, Result, Type};
 
 impl Batch {
-    /// A program of such inputs, and which of its outputs are each one's own.
+    /// A program of such inputs, which runs for all or not.
     fn part(
         &self,
         inputs: &[Type],
         own: &[bool],
+        all_run: bool,
         build: impl FnOnce(&Batch, &[Value]) -> Result<Vec<Value>>,
-    ) -> Result<(Program, Vec<bool>)> {
-        let part = Batch { b: Builder::new(), count: self.count };
+    ) -> Result<Program> {
+        let part = Batch { b: Builder::new(), count: self.count, all_run: Cell::new(all_run) };
         let inputs: Vec<Value> = inputs.iter().zip(own).map(|(ty, &own)| part.input(ty, own)).collect();
-        let outputs = build(&part, &inputs)?;
-        let owns = outputs.iter().map(|value| value.own).collect();
-        let outputs: Vec<Operand> = outputs.iter().map(|value| value.at).collect();
-        Ok((part.b.finish(&outputs)?, owns))
+        let outputs: Vec<Operand> = build(&part, &inputs)?.iter().map(|value| value.at).collect();
+        part.b.finish(&outputs)
     }
 
     /// The value as others have it that is each one's own, or the one of all.
@@ -28,24 +29,18 @@ impl Batch {
     pub(super) fn while_loop(&self, op: &Loop, operands: &[Value]) -> Result<Vec<Value>> {
         let types: Vec<Type> = operands.iter().map(|&value| self.each(value)).collect();
         let cells = op.body.outputs.len();
-        let mut own: Vec<bool> = operands.iter().map(|value| value.own).collect();
-        // What a cell gets from others that are each one's own, it has of its own from then on.
-        let apart = loop {
-            let (_, condition) = self.part(&types, &own, |part, inputs| part.append(&op.condition, inputs))?;
-            let apart = condition.contains(&true);
-            let (_, next) = self.part(&types, &own, |part, inputs| part.append(&op.body, inputs))?;
-            let stays = |i: usize| op.body.outputs[i] == Operand::Input(i as u32);
-            let grown: Vec<bool> = (0..cells).map(|i| own[i] || next[i] || (apart && !stays(i))).collect();
-            if own[..cells] == grown[..] {
-                break apart;
-            }
-            own[..cells].copy_from_slice(&grown);
-        };
-        let (condition, _) = self.part(&types, &own, |part, inputs| {
+        let flags: Vec<bool> = operands.iter().map(|value| value.own).collect();
+        let (own, apart) = owns::cells(op, &flags);
+        if apart && !self.all_run.get() {
+            // From a state that its own program never has, a loop may go on for ever.
+            let needs = "a count that all share within a branch or loop that each takes on its own".to_string();
+            return Err(Error::Unsupported { op: "while".to_string(), dtype: None, needs });
+        }
+        let condition = self.part(&types, &own, self.all_run.get(), |part, inputs| {
             let goes_on = part.append(&op.condition, inputs)?;
             Ok(goes_on.iter().map(|&value| Value { at: part.goes_on(value), own: false }).collect())
         })?;
-        let (body, _) = self.part(&types, &own, |part, inputs| {
+        let body = self.part(&types, &own, self.all_run.get() && !apart, |part, inputs| {
             let next = part.append(&op.body, inputs)?;
             let goes_on = if apart { part.append(&op.condition, inputs)?.first().copied() } else { None };
             let kept = |(i, &value): (usize, &Value)| {
@@ -84,21 +79,22 @@ impl Batch {
     pub(super) fn cond(&self, op: &Branches, operands: &[Value], outs: &[Type]) -> Result<Vec<Value>> {
         let (predicate, captured) = (operands[0], &operands[1..]);
         if predicate.own {
+            let all_run = self.all_run.replace(false);
             let [on_true, on_false] = [self.append(&op.on_true, captured)?, self.append(&op.on_false, captured)?];
+            self.all_run.set(all_run);
             let ways = on_true.into_iter().zip(on_false).zip(outs);
             let chosen = ways.map(|((a, b), ty)| self.chosen(predicate, [self.wide(a), self.wide(b)], ty));
             return Ok(chosen.map(Batch::own).collect());
         }
         let types: Vec<Type> = captured.iter().map(|&value| self.each(value)).collect();
         let own: Vec<bool> = captured.iter().map(|value| value.own).collect();
-        let owns = |program| self.part(&types, &own, |part, inputs| part.append(program, inputs)).map(|(_, own)| own);
-        let owns: Vec<bool> = owns(&op.on_true)?.into_iter().zip(owns(&op.on_false)?).map(|(a, b)| a || b).collect();
+        let [on_true, on_false] = [&op.on_true, &op.on_false].map(|program| owns::outputs(program, &own));
+        let owns: Vec<bool> = on_true.into_iter().zip(on_false).map(|(a, b)| a || b).collect();
         let alike = |program: &Program| {
-            let made = self.part(&types, &own, |part, inputs| {
+            self.part(&types, &own, self.all_run.get(), |part, inputs| {
                 let outputs = part.append(program, inputs)?;
                 Ok(outputs.iter().zip(&owns).map(|(&value, &own)| part.as_own(value, own)).collect())
-            });
-            made.map(|(program, _)| program)
+            })
         };
         let op = Branches { on_true: alike(&op.on_true)?, on_false: alike(&op.on_false)? };
         let outs: Vec<Type> =

@@ -1,7 +1,7 @@
 //! Slices that begin somewhere else for each, and what indices read or write.
 
 use super::{Batch, Value, before, behind, with_front};
-use crate::program::attribute::Axes;
+use crate::program::attribute::{Axes, Scalar};
 use crate::program::ops::index::{Gather, IndexedAdd, IndexedPut, Indexing, Take, TakeAlongAxis};
 use crate::program::{Binary, Op, Operand};
 use crate::{DType, Type};
@@ -72,10 +72,7 @@ impl Batch {
 
     /// A start of each, or of all, between 0 and `most`, as an operand beside tensors of `rank` axes for each.
     fn start(&self, start: Value, most: u64, rank: usize) -> Operand {
-        let dtype = self.b.ty(start.at).dtype;
-        // No other type holds what does not fit into 63 bits.
-        let small = if dtype == DType::U64 { self.b.binary(Binary::Min, start.at, most as f64) } else { start.at };
-        let place = self.b.as_type(small, DType::S64);
+        let place = self.b.as_type(self.signed(start.at), DType::S64);
         let place = self.b.min(self.b.max(place, 0.0), most as f64);
         let place = self.b.as_type(place, place_type(most));
         let mut shape = vec![1; rank + 1];
@@ -83,6 +80,15 @@ impl Batch {
             shape[0] = self.count;
         }
         self.b.reshape(place, &shape)
+    }
+
+    /// Whole numbers of which none is more than s64 holds: those of u64 that are stay beyond the end of any axis.
+    fn signed(&self, numbers: Operand) -> Operand {
+        if self.b.ty(numbers).dtype != DType::U64 {
+            return numbers;
+        }
+        let most = self.b.constant(DType::U64, Scalar::Int(i64::MAX.into()));
+        self.b.binary(Binary::Min, numbers, most)
     }
 
     /// Places along an axis, beside tensors of `rank` axes for each.
@@ -167,7 +173,8 @@ impl Batch {
             *last = 1;
         }
         let numbers = self.b.iota(dtype, &shape, Some(0));
-        self.b.concatenate(&[numbers, self.b.as_type(indices, dtype)], shape.len() - 1)
+        let axis = shape.len().saturating_sub(1);
+        self.b.concatenate(&[numbers, self.b.as_type(self.signed(indices), dtype)], axis)
     }
 
     pub(super) fn update(&self, op: &Indexing, axes: &Axes, operands: &[Value], out: &Type) -> Operand {

@@ -7,6 +7,9 @@
 
 mod control;
 mod indexing;
+mod owns;
+
+use std::cell::Cell;
 
 use smallvec::{SmallVec, smallvec};
 
@@ -18,27 +21,43 @@ use super::ops::order::{Argsort, Order, Scan, Searchsorted, Sort};
 use super::ops::transform::{Fft, Spectral};
 use super::ops::window::{Window, WindowFold, WindowScatter, Windowed};
 use super::passes::steps_of_all_close;
-use super::{Builder, Linalg, Op, Operand, Program, Windows, verify};
+use super::{Builder, Op, Operand, Program, Windows, verify};
 use crate::{DType, Error, Result, Type};
 
 /// The program whose inputs have an axis of `count` in front where each has its `own`, and whose outputs all have it.
-/// Results are those of the program for each alone, but for the order of sums.
+/// Results are those of the program for each alone, but for the order of sums, and but for whether a system is regular:
+/// one flag says it of all.
 ///
 /// # Errors
-/// `InvalidProgram` for a program that breaks a rule, or other inputs than it has; `Unsupported` for ops that can't run
-/// for several at once: convolutions with kernels of their own, folds with initial values of their own, and what passes
-/// have made.
+/// `InvalidProgram` for a program that breaks a rule, or other inputs than it has; `TooLarge` where values would have
+/// more elements than any tensor; `Unsupported` for what can't run for several at once: convolutions, folds and windows
+/// with initial or captured values of their own, what passes have made, and loops that might not end for those that
+/// don't run them: within a branch or a loop that each takes or leaves on its own.
 pub fn of(program: &Program, own: &[bool], count: u64) -> Result<Program> {
     verify::program(program)?;
     if own.len() != program.inputs.len() || count == 0 {
         let reason = format!("{} inputs for {}, {count} times", own.len(), program.inputs.len());
         return Err(Error::InvalidProgram { op: "batched".to_string(), reason });
     }
-    let batch = Batch { b: Builder::new(), count };
+    fits(program, count)?;
+    let batch = Batch { b: Builder::new(), count, all_run: Cell::new(true) };
     let inputs: Vec<Value> = program.inputs.iter().zip(own).map(|(ty, &own)| batch.input(ty, own)).collect();
     let outputs = batch.append(program, &inputs)?;
     let outputs: Vec<Operand> = outputs.iter().map(|&value| batch.wide(value)).collect();
     batch.b.finish(&outputs)
+}
+
+/// Whether all values may have the axis in front.
+fn fits(program: &Program, count: u64) -> Result<()> {
+    for ty in program.inputs.iter().chain(program.results()) {
+        let elements = ty.elements().checked_mul(count).unwrap_or(u64::MAX);
+        verify::input(0, &Type::new(ty.dtype, &[elements]))?;
+    }
+    program
+        .instructions
+        .iter()
+        .flat_map(|instruction| instruction.op.inside())
+        .try_for_each(|inside| fits(inside, count))
 }
 
 /// A value of the new program.
@@ -53,6 +72,8 @@ struct Value {
 struct Batch {
     b: Builder,
     count: u64,
+    /// Whether what is added runs for all, or for some of whom others take another branch or have ended their loop.
+    all_run: Cell<bool>,
 }
 
 /// Axes behind one more.
@@ -303,13 +324,14 @@ impl Batch {
         Ok(self.b.push(op, &operands, all))
     }
 
-    /// A system's flag is one for all of its matrices.
+    /// A system's flag is one for all.
     fn matrix(&self, op: &Matrix, operands: &[Value], outs: &[Type]) -> Vec<Value> {
-        let flag = |i: usize| i == 1 && matches!(op, Matrix::Linalg(Linalg::Solve));
+        let op = Op::from(op.clone());
+        let flag = |i: usize| owns::is_flag(&op, i);
         let lead = |(i, out): (usize, &Type)| if flag(i) { out.clone() } else { self.lead(out) };
         let outs: Vec<Type> = outs.iter().enumerate().map(lead).collect();
         let operands: Vec<Operand> = operands.iter().map(|&value| self.wide(value)).collect();
-        let results = self.b.push_all(op.clone().into(), &operands, &outs);
+        let results = self.b.push_all(op.clone(), &operands, &outs);
         results.into_iter().enumerate().map(|(i, at)| Value { at, own: !flag(i) }).collect()
     }
 
