@@ -31,6 +31,53 @@ defmodule Nx.Vulkan.Conformance.CompilerLoopsTest do
 
   defp flatten(result), do: Nx.Defn.Composite.flatten_list([result])
 
+  # For each row the width for which a sum of exponentials is near a number, by halves of an interval.
+  defn widths(distances, goal) do
+    n = Nx.axis_size(distances, 0)
+
+    {widths, _} =
+      while {widths = Nx.broadcast(0.0, {n}), {distances, goal, i = 0}}, i < n do
+        row = Nx.take(distances, i)
+
+        {low, high, _} =
+          while {low = 0.0, high = 64.0, {row, goal, sum = Nx.Constants.infinity(), steps = 0}},
+                steps < 30 and Nx.abs(sum - goal) > 1.0e-3 do
+            middle = (low + high) / 2
+            sum = Nx.sum(Nx.exp(-row / middle))
+            {low, high} = if sum > goal, do: {low, middle}, else: {middle, high}
+            {low, high, {row, goal, sum, steps + 1}}
+          end
+
+        widths = Nx.indexed_put(widths, Nx.reshape(i, {1, 1}), Nx.reshape((low + high) / 2, {1}))
+        {widths, {distances, goal, i + 1}}
+      end
+
+    widths
+  end
+
+  # The steps that each number takes to get to 1, over a tensor of as many rows.
+  defn collatz(numbers) do
+    {_, steps} =
+      while {x = numbers, steps = 0}, x > 1 do
+        {if(rem(x, 2) == 0, do: Nx.quotient(x, 2), else: 3 * x + 1), steps + 1}
+      end
+
+    steps
+  end
+
+  # As loops over trees write for each point: places of its own in what it has seen, by a table for all.
+  defn walks(start, table, values) do
+    {_, _, seen, sum, _, _} =
+      while {at = start, i = 0, seen = Nx.vectorize(Nx.broadcast(Nx.u8(0), {5, 7}), :row), sum = 0.0, table, values},
+            i < 9 and not seen[at] do
+        seen = Nx.indexed_put(seen, Nx.new_axis(at, 0), Nx.u8(1))
+        sum = if values[at] > 0.5, do: sum + values[at], else: sum
+        {table[at], i + 1, seen, sum, table, values}
+      end
+
+    {seen, sum}
+  end
+
   # For each number of a sorted list, whether a binary search finds it in another, but for repeated ones.
   defn found(numbers, among) do
     {found, _} =
@@ -128,5 +175,15 @@ defmodule Nx.Vulkan.Conformance.CompilerLoopsTest do
       Nx.with_default_backend(Nx.BinaryBackend, fn -> Nx.Random.uniform(Nx.Random.key(3), shape: {2000, 2}) end)
 
     assert_loops(&centres/2, [points, points[0..3]], 40, absolute: 1.0e-3)
+  end
+
+  test "loops over rows run all of them at once" do
+    {distances, _} = Nx.Random.uniform(Nx.Random.key(3), 0.0, 4.0, shape: {37, 41})
+    assert_loops(&widths/2, [distances, Nx.tensor(9.5)], 12)
+    numbers = Nx.vectorize(Nx.tensor([1, 7, 27, 2, 9, 97, 3, 6, 1, 871]), :row)
+    assert_loops(&collatz/1, [numbers], 60)
+    table = Nx.tensor([3, 0, 6, 5, 1, 2, 6], type: :s64)
+    values = Nx.tensor([0.25, 0.75, 1.5, 0.5, 2.0, 3.0, 0.125])
+    assert_loops(&walks/3, [Nx.vectorize(Nx.tensor([0, 4, 6, 2, 3], type: :s64), :row), table, values], 60)
   end
 end

@@ -562,6 +562,7 @@ pub(super) fn programs(kind: DeviceKind, max_invocations: u32) -> Programs {
             // Some 0.1 ms each with lavapipe on two cores, as long as five launches.
             short_bytes: 1 << 20,
             short_flops: 1 << 22,
+            mapped_bytes: 16 << 20,
             joins: JOINS,
             live_words: LIVE_WORDS,
             quick: QUICK,
@@ -581,6 +582,7 @@ pub(super) fn programs(kind: DeviceKind, max_invocations: u32) -> Programs {
             // Some 20 us of an H200.
             short_bytes: 64 << 20,
             short_flops: 1 << 28,
+            mapped_bytes: 256 << 20,
             joins: JOINS,
             live_words: LIVE_WORDS,
             quick: QUICK,

@@ -405,6 +405,8 @@ pub struct Programs {
     pub short_bytes: u64,
     /// Operations on numbers of such an iteration.
     pub short_flops: u64,
+    /// Bytes that a value may take of iterations that run side by side.
+    pub mapped_bytes: u64,
     /// Up to where kernels take in what stands beside them.
     pub joins: Joins,
     /// 32-bit words of values that a kernel needs at once for an element, at most.

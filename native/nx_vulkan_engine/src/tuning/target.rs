@@ -23,6 +23,7 @@ impl Programs {
             max_work: self.max_work,
             short_bytes: self.short_bytes,
             short_flops: self.short_flops,
+            mapped_bytes: self.mapped_bytes,
             matrix_units,
             half_units,
             heads: Heads::default(),

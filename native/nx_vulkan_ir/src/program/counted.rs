@@ -61,7 +61,7 @@ fn maker(program: &Program, result: u32) -> Option<&Instruction> {
 impl Counted {
     /// How a loop counts, if it does. `number` answers what whole number an operand of the loop is, where that is
     /// known.
-    fn of(op: &Loop, number: impl Fn(u32) -> Option<i64>) -> Option<Counted> {
+    pub(super) fn of(op: &Loop, number: impl Fn(u32) -> Option<i64>) -> Option<Counted> {
         let states = op.body.outputs.len() as u32;
         let constant = |program: &Program, operand: Operand| match operand {
             Operand::Input(i) => number(i),
@@ -107,8 +107,13 @@ impl Counted {
         })
     }
 
+    /// What each iteration adds to the counter.
+    pub(super) fn step(&self) -> i64 {
+        self.step
+    }
+
     /// How often the loop runs, where numbers say so.
-    fn known(&self, number: impl Fn(u32) -> Option<i64>) -> Option<u64> {
+    pub(super) fn known(&self, number: impl Fn(u32) -> Option<i64>) -> Option<u64> {
         match self.end {
             End::Number(end) => self.trips(number(self.start)?, end),
             End::Operand(_) => None,

@@ -6,6 +6,7 @@ mod batched;
 mod damaged;
 mod known_comparisons;
 mod labels;
+mod map_loops;
 mod passes;
 mod random;
 mod recompute;

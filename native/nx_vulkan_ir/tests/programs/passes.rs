@@ -28,6 +28,7 @@ pub fn target(saving: Saving) -> Target {
         max_work: 1 << 34,
         short_bytes: 64 << 20,
         short_flops: 1 << 28,
+        mapped_bytes: 1 << 20,
         matrix_units: false,
         half_units: false,
         heads: Heads::default(),

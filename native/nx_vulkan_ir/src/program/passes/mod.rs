@@ -16,6 +16,7 @@ mod halves_to_choice;
 mod identities;
 mod known_comparisons;
 mod loop_fuel;
+mod map_loops;
 mod number_types;
 mod padding_to_choice;
 mod pairs;
@@ -75,6 +76,11 @@ pub fn optimize(program: Program, target: &Target) -> Result<Program> {
     let mut program = tidied(program, unit_work)?;
     counted::note(&mut program);
     if unroll::has_loops(&program) {
+        let mapped = map_loops::run(&program, target)?;
+        if mapped != program {
+            program = tidied(checked(mapped)?, unit_work)?;
+            counted::note(&mut program);
+        }
         let unrolled = unroll::run(&program, target)?;
         if unrolled != program {
             program = tidied(checked(unrolled)?, unit_work)?;

@@ -26,6 +26,8 @@ pub struct Target {
     pub short_bytes: u64,
     /// Operations on numbers of such an iteration.
     pub short_flops: u64,
+    /// Bytes that a value of iterations that run side by side may take; 0 where none do.
+    pub mapped_bytes: u64,
     /// Whether large products of f32 run on matrix units.
     pub matrix_units: bool,
     /// Whether those of f16 and bf16 do.
