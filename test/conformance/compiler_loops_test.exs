@@ -177,6 +177,23 @@ defmodule Nx.Vulkan.Conformance.CompilerLoopsTest do
     assert_loops(&centres/2, [points, points[0..3]], 40, absolute: 1.0e-3)
   end
 
+  test "numbers that count are spelled out with their values" do
+    for numbers <- [[[0, 5], [2, 4], [4, 3]], [[7, -1]], [[-100], [27], [-102]], [[100, 3], [-100, 3], [-44, 3]]] do
+      numbers = Nx.tensor(numbers, type: :s8, backend: Nx.BinaryBackend)
+      assert_loops(&Nx.add(&1, numbers), [Nx.tensor(0, type: :s8)], 4)
+    end
+
+    x = Nx.iota({5, 5}, type: :f32)
+
+    for offset <- -2..2,
+        do:
+          assert_loops(
+            &Nx.put_diagonal(Nx.multiply(&1, 2), Nx.take_diagonal(&1, offset: offset), offset: offset),
+            [x],
+            4
+          )
+  end
+
   test "loops over rows run all of them at once" do
     {distances, _} = Nx.Random.uniform(Nx.Random.key(3), 0.0, 4.0, shape: {37, 41})
     assert_loops(&widths/2, [distances, Nx.tensor(9.5)], 12)

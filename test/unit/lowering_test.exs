@@ -49,6 +49,24 @@ defmodule Nx.Vulkan.Compiler.LoweringTest do
     assert [:constant, [[:value, 2]], [], [[:s32, []]]] in instructions
   end
 
+  test "columns that count are spelled out, those of a diagonal, and others are inputs" do
+    diagonal = &Nx.put_diagonal(&1, Nx.broadcast(0.0, {3}), offset: 1)
+    assert {[[[:f32, [3, 4]]], instructions, _], _, []} = program(diagonal, [Nx.template({3, 4}, :f32)])
+    names = Enum.map(instructions, &hd/1)
+    assert [:add, :concatenate, :indexed_put, :iota, :iota] == Enum.sort(names -- [:constant, :constant, :broadcast])
+
+    for {numbers, inputs} <- [
+          {[[0, 5], [2, 4], [4, 3]], 0},
+          {[[7, -1]], 0},
+          {[[0, 1], [1, 1], [2, 2]], 1},
+          {[[0, 0], [1, 1], [3, 2]], 1}
+        ] do
+      numbers = Nx.tensor(numbers, type: :s64, backend: Nx.BinaryBackend)
+      {_, _, constants} = program(&Nx.add(&1, numbers), [Nx.template({}, :s64)])
+      assert length(constants) == inputs
+    end
+  end
+
   test "several results are counted over all instructions" do
     assert {[_, instructions, outputs], _, []} = program(&Nx.top_k(&1, k: 2), [@vector])
     assert instructions == [[:top_k, [[:k, 2]], [[:input, 0]], [[:f32, [2]], [:s32, [2]]]]]

@@ -10,7 +10,7 @@ defmodule Nx.Vulkan.Compiler.Lowering do
 
   alias Nx.Defn.{Composite, Expr, Tree}
   alias Nx.Tensor, as: T
-  alias Nx.Vulkan.Compiler.Lowering.Widening
+  alias Nx.Vulkan.Compiler.Lowering.{Counting, Widening}
   alias Nx.Vulkan.{Ops, ScalarFunction}
   alias Nx.Vulkan.VulkanoBackend, as: B
 
@@ -92,7 +92,9 @@ defmodule Nx.Vulkan.Compiler.Lowering do
 
       # Constants have the same id everywhere and cost nothing.
       %{outer: outer} when outer != nil and op != :constant ->
-        if elsewhere?(op, id, state), do: capture(state, &node(tensor, &1)), else: memoize(tensor, state)
+        if elsewhere?(op, id, state) and not counts?(tensor),
+          do: capture(state, &node(tensor, &1)),
+          else: memoize(tensor, state)
 
       _ ->
         memoize(tensor, state)
@@ -103,6 +105,10 @@ defmodule Nx.Vulkan.Compiler.Lowering do
   defp node(number, state) when is_number(number) or is_struct(number, Complex), do: node(Expr.tensor(number), state)
 
   defp node(%T{} = tensor, state), do: tensor |> Nx.backend_copy(Nx.BinaryBackend) |> Expr.tensor() |> node(state)
+
+  # Numbers that count are no inputs.
+  defp counts?(%T{data: %Expr{op: :tensor, args: [constant]}}), do: Counting.columns(constant) != nil
+  defp counts?(_tensor), do: false
 
   defp elsewhere?(:tensor, _id, _state), do: true
   defp elsewhere?(:parameter, _id, state), do: state.parameters == :outer
@@ -164,12 +170,8 @@ defmodule Nx.Vulkan.Compiler.Lowering do
     emit(:constant, [value: Ops.number(number, one.type)], [], tensor, state)
   end
 
-  # Branches and bodies capture it, so this is the outermost scope.
   defp lower_node(:tensor, [constant], _tensor, state) do
-    constant = Nx.devectorize(constant)
-    type = type(constant)
-    value = {[:input, length(state.inputs)], type}
-    {value, %{state | inputs: [type | state.inputs], tensors: [constant | state.tensors]}}
+    if columns = Counting.columns(constant), do: counted(columns, constant, state), else: constant(constant, state)
   end
 
   # The fence of a checkpoint.
@@ -487,6 +489,42 @@ defmodule Nx.Vulkan.Compiler.Lowering do
   end
 
   defp initial(leaf, state), do: node(leaf, state)
+
+  # Branches and bodies capture it, so this is the outermost scope.
+  defp constant(constant, state) do
+    constant = Nx.devectorize(constant)
+    type = type(constant)
+    value = {[:input, length(state.inputs)], type}
+    {value, %{state | inputs: [type | state.inputs], tensors: [constant | state.tensors]}}
+  end
+
+  # Columns side by side, of which each row is the one before and a number.
+  defp counted(columns, constant, state) do
+    column = Nx.template({elem(constant.shape, 0), 1}, constant.type)
+    number = &emit(:constant, [value: Ops.number(&1, constant.type)], [], column, &2)
+
+    {columns, state} =
+      Enum.map_reduce(columns, state, fn
+        {first, 0}, state ->
+          number.(first, state)
+
+        {first, step}, state ->
+          {value, state} = emit(:iota, [axis: 0], [], column, state)
+
+          Enum.reduce([multiply: {step, 1}, add: {first, 0}], {value, state}, fn
+            {_op, {same, same}}, acc ->
+              acc
+
+            {op, {by, _none}}, {value, state} ->
+              {by, state} = number.(by, state)
+              emit(op, [], [value, by], column, state)
+          end)
+      end)
+
+    if match?([_], columns),
+      do: {hd(columns), state},
+      else: emit(:concatenate, [axis: 1], columns, constant, state)
+  end
 
   # A predicate is a u8 scalar, true unless it is 0.
   defp truth({_, [:u8, []]} = value, state), do: {value, state}

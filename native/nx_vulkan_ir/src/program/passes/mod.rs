@@ -76,7 +76,7 @@ pub fn optimize(program: Program, target: &Target) -> Result<Program> {
     let mut program = tidied(program, unit_work)?;
     counted::note(&mut program);
     if unroll::has_loops(&program) {
-        let mapped = map_loops::run(&program, target)?;
+        let mapped = map_loops::run(&with_choices(program.clone(), target)?, target)?;
         if mapped != program {
             program = tidied(checked(mapped)?, unit_work)?;
             counted::note(&mut program);
@@ -109,6 +109,15 @@ fn taken_first(mut program: Program, target: &Target) -> Result<Program> {
         program = checked(takes_to_reductions::run(&program, target)?)?;
     }
     checked(dce::run(&program)?)
+}
+
+/// The program with elements that are put among others as choices, in the programs of loops and branches too.
+fn with_choices(mut program: Program, target: &Target) -> Result<Program> {
+    if !target.fusion {
+        return Ok(program);
+    }
+    nested(&mut program, |program| with_choices(program, target))?;
+    checked(updates_to_choice::run(&program)?)
 }
 
 /// Makes one product of several, in the programs of loops and branches too.

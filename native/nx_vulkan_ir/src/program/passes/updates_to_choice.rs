@@ -1,5 +1,6 @@
 //! Makes a comparison of updates that put at most one element into each line of a tensor of equal elements, as one-hot
-//! rows and the gradient of a loss of labels do: elementwise, it becomes part of the kernels that read it.
+//! rows and the gradient of a loss of labels do, or of one that is computed for each element, as a matrix with another
+//! diagonal is: elementwise, it becomes part of the kernels beside it.
 
 use smallvec::SmallVec;
 
@@ -33,13 +34,17 @@ fn chosen(new: &mut Rewriter, instruction: &Instruction, axes: &Axes, adds: bool
         return Ok(None);
     };
     let rank = out.shape.len();
-    let Some(before) = new.constant(target) else { return Ok(None) };
+    let before = new.constant(target);
+    let is_computed = !adds && new.maker(target).is_some_and(|maker| maker.op.elementwise().is_some());
+    if before.is_none() && !is_computed {
+        return Ok(None);
+    }
     // Sums of updates begin with 0.0, which makes it of -0.0, and of what is rounded to that.
-    let changes_sign = adds && matches!(before, Scalar::Float(x) if x.abs() < 1e-30 && x.is_sign_negative());
+    let changes_sign = adds && matches!(before, Some(Scalar::Float(x)) if x.abs() < 1e-30 && x.is_sign_negative());
     // Kernels write one NaN in narrow floats, and what is put as it is may be another.
     let dtype = new.ty(updates)?.dtype;
     let is_moved = !adds && dtype == out.dtype && !dtype.is_integer() && !dtype.is_canonical();
-    let is_complex = matches!(before, Scalar::Complex(..));
+    let is_complex = matches!(before, Some(Scalar::Complex(..))) || before.is_none() && out.dtype.is_complex();
     if changes_sign || is_moved || is_complex || !axes.iter().copied().eq(0..rank) {
         return Ok(None);
     }
@@ -72,7 +77,7 @@ fn chosen(new: &mut Rewriter, instruction: &Instruction, axes: &Axes, adds: bool
     let is_there = new.push_one(Op::Binary(Binary::Equal), &[along, place], &is_there);
     let (stored, update) = (new.ty(target)?.dtype, cast(new, update, out.dtype)?);
     let target = cast(new, target, out.dtype)?;
-    let update = if adds {
+    let update = if let (true, Some(before)) = (adds, before) {
         let before = new.push_one(Op::Constant(before), &[], &Type { dtype: stored, shape: lines.clone() });
         let before = cast(new, before, out.dtype)?;
         new.push_one(Op::Binary(Binary::Add), &[before, update], &Type { dtype: out.dtype, shape: lines })
