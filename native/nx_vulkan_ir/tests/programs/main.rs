@@ -12,6 +12,8 @@ mod random;
 mod recompute;
 #[path = "../../../nx_vulkan_engine/tests/common/recordings.rs"]
 mod recordings;
+mod row_blocks;
 mod small_products;
+mod takes_of_choices;
 mod targets;
 mod vectors;

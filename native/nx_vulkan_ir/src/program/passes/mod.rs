@@ -26,10 +26,12 @@ mod puts;
 mod quick;
 mod recompute;
 mod rewrite;
+mod row_blocks;
 mod slices_last;
 mod slices_to_concatenation;
 mod small_products;
 mod take_first;
+mod takes_of_choices;
 mod takes_to_reductions;
 mod target;
 mod transpose_products;
@@ -86,6 +88,13 @@ pub fn optimize(program: Program, target: &Target) -> Result<Program> {
             program = tidied(checked(unrolled)?, unit_work)?;
             counted::note(&mut program);
         }
+    }
+    if target.fusion {
+        program = checked(dce::run(&takes_of_choices::run(&program)?)?)?;
+    }
+    let in_blocks = row_blocks::run(&program, target)?;
+    if in_blocks != program {
+        program = checked(in_blocks)?;
     }
     program = taken_first(program, target)?;
     if target.workgroups {
