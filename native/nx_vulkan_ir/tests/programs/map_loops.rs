@@ -423,6 +423,49 @@ fn branches_that_rows_do_not_take_end_too() {
     check(&over_rows(common), 0);
 }
 
+/// What rows that have ended, or take the other branch, would put is put nowhere: nothing chooses among all elements.
+#[test]
+fn what_some_rows_put_is_written_in_place() {
+    let visits: Row = |b, i, _, kept| {
+        let place = own_index(b, i, kept);
+        let seen = b.broadcast(b.number(DType::F32, 0.0), &[9]);
+        let zero = b.constant(DType::S32, Scalar::Int(0));
+        let last = b.while_loop(
+            &[zero, seen],
+            &[place, kept[2]],
+            |b, v| b.less(v[0], b.binary(Binary::Remainder, b.multiply(v[2], v[2]), 7.0)),
+            |b, v| {
+                let put = |b: &Builder, whole: Operand, at: Operand, value: f64| {
+                    let op = Op::from(IndexedPut { axes: axes(&[0]) });
+                    let value = b.broadcast(b.number(DType::F32, value), &[1]);
+                    b.push(op, &[whole, b.reshape(at, &[1, 1]), value], &ty(DType::F32, &[9]))
+                };
+                let at = b.add(v[0], v[2]);
+                let near = b.greater(b.take(v[1], at, 0), 0.5);
+                let one = b.cond(near, &[v[1], v[0]], |b, w| vec![put(b, w[0], w[1], 2.0)], |_, w| vec![w[0]])[0];
+                let both = b.cond(
+                    b.greater(at, 3.0),
+                    &[one, at, v[0]],
+                    |b, w| vec![put(b, w[0], w[1], 1.0)],
+                    |b, w| vec![put(b, w[0], w[2], 3.0)],
+                )[0];
+                vec![b.add(v[0], 1.0), both]
+            },
+        );
+        b.slice(last[1], &[2], &[4])
+    };
+    let program = over_rows(visits);
+    check(&program, 1);
+    let optimized = optimize(program, &Target { fusion: false, short_bytes: 0, ..with_bytes(1 << 20) }).unwrap();
+    let Some(Op::While(op)) = optimized.instructions.iter().map(|i| &i.op).find(|op| matches!(op, Op::While(_))) else {
+        unreachable!()
+    };
+    let chooses = |i: &nx_vulkan_ir::program::Instruction| i.op == Op::Select && i.outs[0].elements() == ROWS * 9;
+    assert!(!op.body.instructions.iter().any(chooses), "{}", op.body);
+    let puts = op.body.instructions.iter().filter(|i| i.op.name() == "indexed_put").count();
+    assert_eq!(puts, 3, "{}", op.body);
+}
+
 /// As Nx writes loops over vectorized tensors: each row is taken of all states and put back, those that stay too.
 #[test]
 fn loops_over_vectorized_tensors_are_loops_of_all_rows() {

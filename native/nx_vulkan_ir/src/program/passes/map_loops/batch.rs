@@ -5,6 +5,7 @@ use smallvec::{SmallVec, smallvec};
 use super::super::rewrite::Rewriter;
 use super::varying;
 use crate::program::attribute::{Axes, Scalar};
+use crate::program::ops::index::Indexing;
 use crate::program::{Binary, Branches, Instruction, Loop, Op, Operand, Program, Reduction};
 use crate::shape::Dims;
 use crate::{DType, Result, Type};
@@ -18,8 +19,6 @@ pub(super) enum Value {
     Rows(Operand),
     /// The numbers of the rows, which count from [`Batch::first`] on.
     Index(Operand),
-    /// A tensor whose parts along its first axis are all equal, and one of those.
-    Equal(Operand, Operand),
 }
 
 impl Value {
@@ -29,7 +28,7 @@ impl Value {
 
     pub fn operand(self) -> Operand {
         match self {
-            Value::Same(operand) | Value::Rows(operand) | Value::Index(operand) | Value::Equal(operand, _) => operand,
+            Value::Same(operand) | Value::Rows(operand) | Value::Index(operand) => operand,
         }
     }
 }
@@ -68,7 +67,7 @@ impl Batch<'_> {
     pub fn spread(&mut self, value: Value, ty: &Type) -> Operand {
         match value {
             Value::Rows(operand) | Value::Index(operand) => operand,
-            Value::Same(operand) | Value::Equal(operand, _) => {
+            Value::Same(operand) => {
                 let axes = (1..=ty.shape.len()).collect();
                 self.new.push_one(Op::Broadcast { axes }, &[operand], &self.of_rows(ty))
             }
@@ -96,9 +95,57 @@ impl Batch<'_> {
 
     /// For each row `on_true` where its bit of the mask is set, else `on_false`.
     pub fn choose(&mut self, mask: Operand, [on_true, on_false]: [Operand; 2], ty: &Type) -> Result<Operand> {
+        // What is put into what both are made of is put nowhere instead where it does not count.
+        let [puts, others] = [on_true, on_false].map(|value| self.puts_into(value, ty));
+        let common = puts.iter().position(|(base, _)| others.iter().any(|(other, _)| other == base));
+        if let Some(at) = common {
+            let mut value = puts[at].0;
+            for (_, put) in puts[..=at].iter().rev() {
+                value = self.put_where(put.as_ref(), value, mask)?;
+            }
+            let end = others.iter().position(|(base, _)| *base == puts[at].0).unwrap_or(0);
+            let fails = if end > 0 { self.not(mask) } else { mask };
+            for (_, put) in others[..=end].iter().rev() {
+                value = self.put_where(put.as_ref(), value, fails)?;
+            }
+            return Ok(value);
+        }
         let shape: Dims = std::iter::once(self.rows).chain(ty.shape.iter().map(|_| 1)).collect();
         let mask = self.reshape(mask, &shape)?;
         Ok(self.new.push_one(Op::Select, &[mask, on_true, on_false], &self.of_rows(ty)))
+    }
+
+    /// The value, what it is where what was put last into rows of this type is not put, and so on, each with what puts
+    /// into it.
+    fn puts_into(&self, value: Operand, ty: &Type) -> SmallVec<[(Operand, Option<Instruction>); 3]> {
+        let mut found: SmallVec<[(Operand, Option<Instruction>); 3]> = smallvec![(value, None)];
+        let mut value = value;
+        while let Some(put) = self.new.maker(value)
+            && matches!(put.op, Op::Indexing(Indexing::IndexedPut(_)))
+            && let Some(&base) = put.operands.first()
+            && self.new.ty(base).is_ok_and(|base| *base == self.of_rows(ty) && *base == put.outs[0])
+        {
+            found.push((base, Some(put.clone())));
+            value = base;
+        }
+        found
+    }
+
+    /// The same put into `base`, in rows whose bit is set: others have indices that are out of bounds.
+    fn put_where(&mut self, put: Option<&Instruction>, base: Operand, mask: Operand) -> Result<Operand> {
+        let Some(Instruction { op, operands, outs }) = put else { return Ok(base) };
+        let &[_, indices, updates] = &operands[..] else { return Ok(base) };
+        let ty = self.new.ty(indices)?.clone();
+        let shape: Dims = ty.shape.iter().enumerate().map(|(axis, &size)| if axis == 0 { size } else { 1 }).collect();
+        let mask = self.reshape(mask, &shape)?;
+        let nowhere = self.new.push_one(Op::Constant(Scalar::Int(-1)), &[], &Type::new(ty.dtype, &[]));
+        let indices = self.new.push_one(Op::Select, &[mask, indices, nowhere], &ty);
+        Ok(self.new.push_one(op.clone(), &[base, indices, updates], &outs[0]))
+    }
+
+    fn not(&mut self, mask: Operand) -> Operand {
+        let zero = self.new.push_one(Op::Constant(Scalar::Int(0)), &[], &bit(&[]));
+        self.new.push_one(Op::Binary(Binary::Equal), &[mask, zero], &bit(&[self.rows]))
     }
 
     fn and(&mut self, a: Operand, b: Option<Operand>) -> Operand {
@@ -144,9 +191,7 @@ impl Batch<'_> {
         match &old.op {
             Op::While(op) => self.repeat(op, operands, &old.outs),
             Op::Cond(op) => self.choice(op, operands, types, &old.outs),
-            _ if !operands.iter().any(|value| value.varies() || matches!(value, Value::Equal(..))) => {
-                Ok(Some(self.unchanged(old, operands)))
-            }
+            _ if !operands.iter().any(|value| value.varies()) => Ok(Some(self.unchanged(old, operands))),
             _ => self.op(old, operands, types),
         }
     }
@@ -285,8 +330,7 @@ impl Batch<'_> {
             return self.common_choice(op, operands, outs);
         }
         let Some(holds) = self.bits(*predicate, predicate_type)? else { return Ok(None) };
-        let zero = self.new.push_one(Op::Constant(Scalar::Int(0)), &[], &bit(&[]));
-        let fails = self.new.push_one(Op::Binary(Binary::Equal), &[holds, zero], &bit(&[self.rows]));
+        let fails = self.not(holds);
         let outer = self.mask;
         let mut results = [None, None];
         for (result, (program, taken)) in results.iter_mut().zip([(&op.on_true, holds), (&op.on_false, fails)]) {

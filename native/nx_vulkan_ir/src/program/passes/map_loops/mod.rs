@@ -53,6 +53,8 @@ enum State {
 /// A loop whose iterations do not read what others of them make.
 struct Map {
     body: Program,
+    /// Of the loop, in the new program.
+    operands: Operands,
     states: Vec<State>,
     counter: u32,
     first: i64,
@@ -67,7 +69,8 @@ fn mapped(new: &mut Rewriter, instruction: &Instruction, target: &Target) -> Res
     if rows < 2 || target.mapped_bytes == 0 {
         return Ok(None);
     }
-    let Some(map) = Map::of(op, instruction, counted.start, first, rows)? else { return Ok(None) };
+    let Some(mut map) = Map::of(op, instruction, counted.start, first, rows)? else { return Ok(None) };
+    map.with_equal_rows(new)?;
     let most = (target.mapped_bytes / map.row_bytes()).min(rows);
     if most < MIN_ROWS.min(rows) {
         return Ok(None);
@@ -177,7 +180,7 @@ impl Map {
             false => row_of(&body, k, counter, ty, end),
         };
         let Some(states) = outs.iter().enumerate().map(state).collect::<Option<Vec<State>>>() else { return Ok(None) };
-        let map = Map { body, states, counter, first, rows };
+        let map = Map { body, operands: instruction.operands.clone(), states, counter, first, rows };
         let makes_rows = map.states.iter().any(|state| matches!(state, State::Row { .. }));
         Ok((makes_rows && map.is_independent()).then_some(map))
     }
@@ -229,26 +232,21 @@ impl Map {
         let parts = self.rows.div_ceil(most);
         let rows = self.rows.div_ceil(parts);
         let (whole, rest) = (self.rows / rows, self.rows % rows);
-        let mut states: Vec<Operand> = old.operands.to_vec();
-        let equal: Vec<Option<Operand>> = self.equal_rows(new, &old.operands)?;
+        let mut states: Vec<Operand> = self.operands.to_vec();
+        let mut done = 0;
         if whole > 1 {
-            let Some(next) = self.in_parts(new, old, &equal, rows, whole)? else { return Ok(None) };
+            let Some(next) = self.in_parts(new, old, rows, whole)? else { return Ok(None) };
             states.splice(..next.len(), next);
+            done = whole * rows;
         }
-        let last = if whole > 1 { rest } else { rows };
-        if last > 0 {
-            let first = self.first + if whole > 1 { (whole * rows) as i64 } else { 0 };
-            let inputs = |k: usize| (states[k], equal[k]);
-            let mut batch = Batch { new, rows: last, first: First::Number(first), mask: None };
-            let Some(next) = self.rows(&mut batch, inputs, old)? else { return Ok(None) };
-            states.splice(..next.len(), next);
-        }
-        if whole == 1 && rest > 0 {
-            let first = self.first + rows as i64;
-            let inputs = |k: usize| (states[k], equal[k]);
-            let mut batch = Batch { new, rows: rest, first: First::Number(first), mask: None };
-            let Some(next) = self.rows(&mut batch, inputs, old)? else { return Ok(None) };
-            states.splice(..next.len(), next);
+        for rows in [rows * u64::from(whole == 1), rest] {
+            if rows > 0 {
+                let first = First::Number(self.first + done as i64);
+                let mut batch = Batch { new, rows, first, mask: None };
+                let Some(next) = self.rows(&mut batch, |k| states[k], old)? else { return Ok(None) };
+                states.splice(..next.len(), next);
+                done += rows;
+            }
         }
         states.truncate(old.outs.len());
         let counter = self.counter as usize;
@@ -258,26 +256,8 @@ impl Map {
     }
 
     /// A loop over `count` parts of so many rows.
-    fn in_parts(
-        &self,
-        new: &mut Rewriter,
-        old: &Instruction,
-        equal: &[Option<Operand>],
-        rows: u64,
-        count: u64,
-    ) -> Result<Option<Vec<Operand>>> {
-        let mut operands: Operands = old.operands.clone();
-        let mut inputs = self.body.inputs.clone();
-        // One of equal rows is read beside them.
-        let mut own_equal = vec![None; equal.len()];
-        for (k, row) in equal.iter().enumerate() {
-            if let &Some(row) = row {
-                own_equal[k] = Some(Operand::Input(operands.len() as u32));
-                inputs.push(new.ty(row)?.clone());
-                operands.push(row);
-            }
-        }
-        let empty = || Program { inputs: inputs.clone(), ..Program::default() };
+    fn in_parts(&self, new: &mut Rewriter, old: &Instruction, rows: u64, count: u64) -> Result<Option<Vec<Operand>>> {
+        let empty = || Program { inputs: self.body.inputs.clone(), ..Program::default() };
         let counter = Operand::Input(self.counter);
         let ty = &old.outs[self.counter as usize];
         let constant = |new: &mut Rewriter, number: i128| new.push_one(Op::Constant(Scalar::Int(number)), &[], ty);
@@ -287,12 +267,12 @@ impl Map {
         let condition = condition.finish_with(vec![below]);
         let mut body = Rewriter::new(&empty());
         let mut batch = Batch { new: &mut body, rows, first: First::Operand(counter), mask: None };
-        let inputs = |k: usize| (Operand::Input(k as u32), own_equal[k]);
-        let Some(mut next) = self.rows(&mut batch, inputs, old)? else { return Ok(None) };
+        let Some(mut next) = self.rows(&mut batch, |k| Operand::Input(k as u32), old)? else { return Ok(None) };
         let step = constant(&mut body, rows.into());
         next[self.counter as usize] = body.push_one(Op::Binary(Binary::Add), &[counter, step], ty);
         let body = body.finish_with(next);
         let op = Op::While(Box::new(Loop { condition, body, trips: Some(Trips::Known(count)) }));
+        let operands = self.operands.clone();
         let made = new.push(Instruction { op, operands, outs: old.outs.clone() });
         let Operand::Result(made) = made else { return Ok(None) };
         Ok(Some((made..).take(old.outs.len()).map(Operand::Result).collect()))
@@ -302,16 +282,14 @@ impl Map {
     fn rows(
         &self,
         batch: &mut Batch<'_>,
-        input: impl Fn(usize) -> (Operand, Option<Operand>),
+        input: impl Fn(usize) -> Operand,
         old: &Instruction,
     ) -> Result<Option<Vec<Operand>>> {
         let mut inputs = Values::new();
         for k in 0..self.body.inputs.len() {
-            let (operand, equal) = input(k);
-            inputs.push(match equal {
-                _ if k as u32 == self.counter => Value::Index(self.numbers(batch, &self.body.inputs[k])),
-                Some(row) => Value::Equal(operand, row),
-                None => Value::Same(operand),
+            inputs.push(match k as u32 == self.counter {
+                true => Value::Index(self.numbers(batch, &self.body.inputs[k])),
+                false => Value::Same(input(k)),
             });
         }
         // Outputs are the rows, not what has been put.
@@ -325,7 +303,7 @@ impl Map {
         let of_rows = |k: usize| values.type_of(values.outputs[k]).cloned();
         let mut next = Vec::with_capacity(self.states.len());
         for (k, state) in self.states.iter().enumerate() {
-            let (before, out) = (input(k).0, &old.outs[k]);
+            let (before, out) = (input(k), &old.outs[k]);
             let (State::Row { starts, .. }, Some(ty)) = (state, of_rows(k)) else {
                 next.push(before);
                 continue;
@@ -367,14 +345,35 @@ impl Map {
         batch.new.push_one(Op::Binary(Binary::Add), &[counted, first], &ty)
     }
 
-    /// For each operand of the loop that has equal rows one of them, in the new program.
-    fn equal_rows(&self, new: &mut Rewriter, operands: &[Operand]) -> Result<Vec<Option<Operand>>> {
-        let mut rows = Vec::with_capacity(operands.len());
-        for (k, &operand) in operands.iter().enumerate() {
+    /// Reads one of rows that are all equal where an operand of the loop has such, as an operand more.
+    fn with_equal_rows(&mut self, new: &mut Rewriter) -> Result<()> {
+        let mut rows: Vec<Option<Operand>> = vec![];
+        for k in 0..self.operands.len() {
             let is_kept = self.states.get(k).is_none_or(|state| *state == State::Kept);
-            rows.push(if is_kept { equal_row(new, operand)? } else { None });
+            rows.push(if is_kept { equal_row(new, self.operands[k])? } else { None });
         }
-        Ok(rows)
+        let mut inputs = self.body.inputs.clone();
+        for row in rows.iter_mut().flatten() {
+            let own = Operand::Input(inputs.len() as u32);
+            inputs.push(new.ty(*row)?.clone());
+            self.operands.push(*row);
+            *row = own;
+        }
+        let mut body = Rewriter::new(&Program { inputs, ..Program::default() });
+        for old in &self.body.instructions {
+            let row = match old.operands.first() {
+                Some(Operand::Input(k)) if reads_row(&self.body, old, self.counter) => rows[*k as usize],
+                _ => None,
+            };
+            let instruction = match row {
+                Some(row) => Instruction { op: Op::Reshape, operands: [row].into_iter().collect(), ..old.clone() },
+                None => Instruction { operands: body.operands(old)?, ..old.clone() },
+            };
+            body.replace(instruction);
+        }
+        self.body = body.finish(&self.body)?;
+        // The states' values are the body's own.
+        Ok(())
     }
 }
 

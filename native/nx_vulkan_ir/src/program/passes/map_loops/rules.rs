@@ -41,15 +41,7 @@ impl Batch<'_> {
         if let Some(row) = self.row(old, operands, types)? {
             return Ok(Some(smallvec![row]));
         }
-        let same = |value: &Value| match *value {
-            Value::Equal(whole, _) => Value::Same(whole),
-            value => value,
-        };
-        let operands: Values = operands.iter().map(same).collect();
-        if !operands.iter().any(|value| value.varies()) {
-            return Ok(Some(self.unchanged(old, &operands)));
-        }
-        Given { batch: self, old, operands: &operands, types }.made()
+        Given { batch: self, old, operands, types }.made()
     }
 
     /// The part of a tensor along one axis that has the row's number.
@@ -71,8 +63,7 @@ impl Batch<'_> {
             _ => return Ok(None),
         };
         match *whole {
-            Value::Equal(_, row) if axis == 0 => Ok(Some(Value::Same(self.reshape(row, &out.shape)?))),
-            Value::Same(whole) | Value::Equal(whole, _) => {
+            Value::Same(whole) => {
                 let rows = self.rows_along(whole, axis, ty)?;
                 let front = std::iter::once(axis).chain((0..ty.shape.len()).filter(|&other| other != axis)).collect();
                 let rows = self.transpose(rows, front)?;
