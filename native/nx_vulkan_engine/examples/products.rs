@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use nx_vulkan_engine::kernels::dot::{
     Choice, Feed, Matrix, MergedAxes, Product, Tile, Tiling, candidates, choose, estimate, lane_tiles,
-    matrix_candidates, product_as, vector_candidates,
+    matrix_candidates, plain, product_as, residue_candidates, vector_candidates,
 };
 use nx_vulkan_engine::{Compile, DType, Engine, Error, Tensor, Type};
 
@@ -315,6 +315,7 @@ impl Bench {
                 };
                 format!("{}x{}{feed} on matrix units", tile.rows, tile.columns)
             }
+            Tiling::Residues(tile) => format!("{0}x{0} by residues of {1} moduli", tile.side, tile.moduli),
             other => format!("{other:?}"),
         };
         let own = self.engine.takes_own_numbers(p.out.view().dtype, Compile::Allowed)?;
@@ -334,6 +335,9 @@ impl Bench {
         let by_vectors = vector_candidates(self.engine.model(), &outline, sum);
         ways.extend(by_vectors.iter().map(|&(tile, splits, _)| Choice { tiling: Tiling::Vectors(tile), splits }));
         ways.extend(on_units.iter().map(|&(tile, splits, _)| Choice { tiling: Tiling::Matrix(tile), splits }));
+        let by_residues = residue_candidates(self.engine.model(), &outline, sum);
+        let splits = plain(self.engine.model(), &outline, sum, None).splits;
+        ways.extend(by_residues.iter().map(|&(tile, _)| Choice { tiling: Tiling::Residues(tile), splits }));
         for way in ways.into_iter().filter(|way| name(&way.tiling).contains(&self.way)) {
             let run = || {
                 let at = next.replace((next.get() + 1) % products.len());
@@ -351,6 +355,7 @@ impl Bench {
                     .iter()
                     .find(|known| (known.0, known.1) == (tile, way.splits))
                     .map_or(0.0, |known| known.2),
+                Tiling::Residues(tile) => by_residues.iter().find(|known| known.0 == tile).map_or(0.0, |known| known.1),
                 _ => 0.0,
             };
             println!(

@@ -126,16 +126,23 @@ impl Code<'_, '_> {
     /// Raises the word whose address is in parameter words `address`, `address + 1` to another one if that is larger,
     /// whoever else does at the same time.
     pub fn atomic_max(&mut self, address: u32, word: Word) -> Result<()> {
+        let zero = self.linker.const_u32(0);
+        self.atomic(Op::AtomicUMax, address, zero, word)
+    }
+
+    /// Changes word `index` behind the address in parameter words `address`, `address + 1` by an atomic operation of
+    /// integers, whoever else does at the same time: the order of such changes must not matter.
+    pub fn atomic(&mut self, op: Op, address: u32, index: Word, word: Word) -> Result<()> {
         let (low, high) = (self.param(address)?, self.param(address + 1)?);
         let (uint, zero) = (self.linker.type_uint(32), self.linker.const_u32(0));
-        let pointer = self.pointer_at(low, high, uint, 4, zero);
+        let pointer = self.pointer_at(low, high, uint, 4, index);
         // The Vulkan memory model knows the device as a scope where a feature is on alone, and the other one knows no
         // families of queues.
         let model = self.linker.module.memory_model.as_ref().and_then(|inst| inst.operands.get(1));
         let is_vulkan = model == Some(&Operand::MemoryModel(MemoryModel::Vulkan));
         let scope = if is_vulkan { Scope::QueueFamily } else { Scope::Device };
         let (scope, relaxed) = (self.linker.const_u32(scope as u32), zero);
-        self.ids(Op::AtomicUMax, uint, &[pointer, scope, relaxed, word]);
+        self.ids(op, uint, &[pointer, scope, relaxed, word]);
         Ok(())
     }
 }

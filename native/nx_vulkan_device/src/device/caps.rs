@@ -136,6 +136,9 @@ pub struct Caps {
     /// B200) have, whose matrix units do 16 times as many multiplications as their f32 lanes. With the 32 or 48 warps
     /// of others they do 2 to 4 times as many, and six products would be slower than fma.
     pub bfloat16_matrix: bool,
+    /// Products of 16 x 32 by 32 x 16 bytes with a sign and sums of 32 bits that wrap: beside `cooperative_matrix`,
+    /// kernels compute with integers of 8 bits.
+    pub byte_matrix: bool,
     /// Whether drivers are asked what their compiler made of kernels: `pipelineExecutableInfo`, which is enabled on
     /// request only.
     pub pipeline_statistics: bool,
@@ -263,6 +266,7 @@ impl Caps {
             conditional_rendering: enabled.conditional_rendering,
             cooperative_matrix: matrix.float16,
             bfloat16_matrix: matrix.bfloat16,
+            byte_matrix: matrix.bytes,
             pipeline_statistics: enabled.pipeline_executable_info,
             processors: processors(p),
             processor_invocations: processor_invocations(p),
@@ -326,6 +330,7 @@ pub(crate) const MATRIX_SUBGROUP_SIZE: u32 = 32;
 struct MatrixUnits {
     float16: bool,
     bfloat16: bool,
+    bytes: bool,
 }
 
 fn matrix_units(device: &PhysicalDevice, enabled: &Features) -> MatrixUnits {
@@ -348,7 +353,9 @@ fn matrix_units(device: &PhysicalDevice, enabled: &Features) -> MatrixUnits {
         && has(bfloat16::COMPONENT_TYPE)
         && subgroup_ops(p).vote
         && p.shader_warps_per_sm == Some(64);
-    MatrixUnits { float16, bfloat16 }
+    let has_bytes = known.shader_int8 && known.storage_buffer8_bit_access;
+    let bytes = float16 && has_bytes && listed.iter().any(is_product_of_bytes);
+    MatrixUnits { float16, bfloat16, bytes }
 }
 
 /// Whether compute pipelines have subgroups of `MATRIX_SUBGROUP_SIZE`: all of them, or those that ask for it.
@@ -369,6 +376,15 @@ fn is_product(p: &vk::CooperativeMatrixPropertiesKHR<'_>, factor: vk::ComponentT
     let float = vk::ComponentTypeKHR::FLOAT32;
     [p.m_size, p.n_size, p.k_size] == [16; 3]
         && [p.a_type, p.b_type, p.c_type, p.result_type] == [factor, factor, float, float]
+        && p.scope == vk::ScopeKHR::SUBGROUP
+}
+
+/// Whether these are products of 16 x 32 x 16 bytes with a sign, with sums that wrap.
+fn is_product_of_bytes(p: &vk::CooperativeMatrixPropertiesKHR<'_>) -> bool {
+    let (byte, sum) = (vk::ComponentTypeKHR::SINT8, vk::ComponentTypeKHR::SINT32);
+    [p.m_size, p.n_size, p.k_size] == [16, 16, 32]
+        && [p.a_type, p.b_type, p.c_type, p.result_type] == [byte, byte, sum, sum]
+        && p.saturating_accumulation == vk::FALSE
         && p.scope == vk::ScopeKHR::SUBGROUP
 }
 

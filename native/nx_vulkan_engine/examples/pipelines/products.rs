@@ -39,7 +39,7 @@ fn sizes(tiling: Tiling) -> Option<[u64; 4]> {
         Tiling::Tiled(tile) => (tile.rows, tile.columns, tile.block(), tile.invocations()),
         Tiling::Matrix(tile) => (tile.rows, tile.columns, tile.block(), tile.invocations()),
         Tiling::Vectors(tile) => (tile.rows(), tile.count, tile.block(), tile.invocations()),
-        Tiling::Square | Tiling::Narrow | Tiling::Lanes(_) => return None,
+        Tiling::Square | Tiling::Narrow | Tiling::Lanes(_) | Tiling::Residues(_) => return None,
     };
     Some([rows.into(), columns.into(), block, invocations.into()])
 }

@@ -98,7 +98,7 @@ fn tiles(page: &mut String, tiles: &[OfTile]) -> std::fmt::Result {
                 (format!("{}x{} on units{chosen}", t.rows, t.columns), "-".into(), format!("1x{}", t.block()))
             }
             Tiling::Vectors(t) => (format!("{}x{} vectors", t.rows(), t.count), "4x1".into(), format!("{}x4", t.teams)),
-            Tiling::Square | Tiling::Narrow | Tiling::Lanes(_) => continue,
+            Tiling::Square | Tiling::Narrow | Tiling::Lanes(_) | Tiling::Residues(_) => continue,
         };
         writeln!(
             page,

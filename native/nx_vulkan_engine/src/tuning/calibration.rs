@@ -109,7 +109,8 @@ impl Calibration {
         if let Some(of_units) = of_units {
             let units = &mut model.products.units;
             let rates = units.two_f16.iter_mut().chain(&mut units.one_f16).chain(&mut units.own);
-            let rates = rates.chain(&mut units.fragments).chain([&mut units.three_bf16, &mut units.own_three_bf16]);
+            let rates = rates.chain(&mut units.fragments).chain(&mut units.bytes);
+            let rates = rates.chain([&mut units.three_bf16, &mut units.own_three_bf16]);
             rates.for_each(|rate| *rate *= of_units);
         }
         if !is_cpu {

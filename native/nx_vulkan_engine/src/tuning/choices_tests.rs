@@ -31,6 +31,7 @@ fn way(choice: Choice) -> String {
         Tiling::Matrix(MatrixTile { rows, columns, feed: Feed::Fragments, .. }) => format!("fragments{rows}x{columns}"),
         Tiling::Matrix(t) if t.planes.is_own() => format!("own{}x{}", t.rows, t.columns),
         Tiling::Matrix(t) => format!("units{}x{}", t.rows, t.planes.count()),
+        Tiling::Residues(t) => format!("residues{}x{}", t.side, t.moduli),
     };
     format!("{tiling}*{}", choice.splits)
 }

@@ -45,6 +45,7 @@ fn any() -> Caps {
         conditional_rendering: true,
         cooperative_matrix: false,
         bfloat16_matrix: false,
+        byte_matrix: false,
         pipeline_statistics: false,
         processors: None,
         processor_invocations: None,
@@ -80,6 +81,7 @@ pub fn h200() -> Caps {
         device_id: 0x2335,
         cooperative_matrix: true,
         bfloat16_matrix: true,
+        byte_matrix: true,
         processors: Some(132),
         processor_invocations: Some(2048),
         max_workgroup_count: [i32::MAX as u32, 65_535, 65_535],
@@ -106,12 +108,12 @@ fn a100() -> Caps {
 }
 
 /// An NVIDIA RTX 4060.
-fn rtx_4060() -> Caps {
+pub fn rtx_4060() -> Caps {
     Caps { bfloat16_matrix: false, processors: Some(24), processor_invocations: Some(48 * 32), ..h200() }
 }
 
 /// An NVIDIA RTX 2080, of Turing.
-fn rtx_2080() -> Caps {
+pub fn rtx_2080() -> Caps {
     Caps { bfloat16_matrix: false, processors: Some(46), processor_invocations: Some(32 * 32), ..h200() }
 }
 

@@ -131,6 +131,8 @@ pub struct Products {
     pub resident: u64,
     /// Most bytes that both operands of matrix units take as numbers of 16 bits.
     pub operand_bytes: u64,
+    /// Most bytes that residues of f64 operands and results take.
+    pub residue_bytes: u64,
     /// The most vectors for which an invocation takes eight neighbours of a matrix.
     pub eights_vectors: u64,
 }
@@ -176,6 +178,12 @@ pub struct Units {
     /// Rows, columns and contracted elements from which on they are written so: with fewer of any, as layers of images
     /// have, copies take what they save.
     pub least_of_fragments: u64,
+    /// Bytes with a sign, in tiles of 128 and of 64.
+    pub bytes: [f64; 2],
+    /// Operations of f32 lanes that take as long as one residue of an f64 element.
+    pub split: f64,
+    /// Operations of f32 lanes that take as long as one residue of a result.
+    pub restored: f64,
 }
 
 /// How products by the lanes of CPU devices are shared out.
@@ -438,6 +446,8 @@ impl DeviceModel {
         let units = match dtype {
             DType::F16 | DType::Bf16 if self.caps.cooperative_matrix => units.fragments[0],
             DType::F32 if self.caps.bfloat16_matrix => units.own_three_bf16,
+            // By residues of 16 moduli, and coarse values.
+            DType::F64 if self.caps.byte_matrix && self.class.is_nvidia() => units.bytes[0] / 17.0,
             _ => 0.0,
         };
         let share = if dtype == DType::F64 { *f64_share } else { 1.0 };

@@ -1,17 +1,17 @@
 //! What models of devices choose that no test runs on: nothing beyond a device's limits, and nothing that takes much
 //! longer, by the model, than what it could have chosen.
 
-use super::devices::{ALL, h200, lavapipe};
+use super::devices::{ALL, h200, lavapipe, rtx_2080, rtx_4060};
 use super::{Calibration, Class, DeviceModel};
 use crate::kernels::dot::{
-    Choice, Feed, LANES, Outline, Tile, Tiling, accurate_splits, estimate, in_place, launch_of, matrix_candidates,
-    pays_in_place, shares_results, vector_candidates,
+    Choice, Feed, LANES, Outline, ResidueTile, Tile, Tiling, accurate_splits, estimate, in_place, launch_of,
+    matrix_candidates, pays_in_place, residue_candidates, shares_results, vector_candidates,
 };
 use crate::kernels::fft::FftSpec;
 use crate::kernels::linalg::qr;
 use crate::kernels::reduce::ReduceSpec;
 use crate::kernels::{fft, map, rows, scan};
-use crate::{CType, DType, DeviceKind, Precision};
+use crate::{CType, Caps, DType, DeviceKind, Precision};
 
 /// By how much a choice may miss the model's own best.
 const MOST_MISSED: f64 = 1.5;
@@ -69,7 +69,8 @@ fn best(model: &DeviceModel, p: &Outline, sum: CType) -> f64 {
     // Below, they are not tried, whatever the model says.
     let is_large = p.batches * p.rows * p.columns * p.depth >= model.programs.joins.unit_work;
     let by_units = matrix_candidates(model, p, sum).into_iter().filter(|_| is_large).map(|(_, _, cycles)| cycles);
-    by_tiles.chain(by_units).min_by(f64::total_cmp).unwrap()
+    let by_residues = residue_candidates(model, p, sum).into_iter().filter(|_| is_large).map(|(_, cycles)| cycles);
+    by_tiles.chain(by_units).chain(by_residues).min_by(f64::total_cmp).unwrap()
 }
 
 /// Cycles of a choice by the model; none of one that the model does not know.
@@ -85,6 +86,10 @@ fn cycles(model: &DeviceModel, p: &Outline, sum: CType, choice: Choice) -> Optio
             let all = vector_candidates(model, p, sum);
             let found = all.into_iter().find(|(other, splits, _)| *other == tile && *splits == choice.splits);
             Some(found.unwrap().2)
+        }
+        Tiling::Residues(tile) => {
+            let all = residue_candidates(model, p, sum);
+            Some(all.into_iter().find(|(other, _)| *other == tile).unwrap().1)
         }
         Tiling::Square | Tiling::Narrow | Tiling::Lanes(_) => None,
     }
@@ -103,6 +108,10 @@ fn no_product_is_beyond_a_device_or_far_from_its_best() {
                     assert!(caps.cooperative_matrix && has_subgroups, "{name}: {p:?} by {tile:?}");
                     assert!(tile.shared_bytes() <= caps.max_shared_memory_bytes, "{name}: {tile:?}");
                     assert!(tile.invocations() <= caps.max_invocations, "{name}: {tile:?}");
+                }
+                Tiling::Residues(tile) => {
+                    assert!(caps.byte_matrix && tile.side != ResidueTile::PLAIN, "{name}: {p:?} by {tile:?}");
+                    assert!(p.depth <= 1 << 21 && p.product == DType::F64, "{name}: {p:?} by {tile:?}");
                 }
                 Tiling::Vectors(tile) => {
                     assert!(tile.shared_bytes() <= caps.max_shared_memory_bytes, "{name}: {tile:?}");
@@ -373,5 +382,24 @@ fn large_products_in_narrow_types_are_written_in_the_order_of_matrices() {
         (384, [128, 64, 128]),
     ] {
         assert!(!is_written(batches, sizes, false), "{batches} of {sizes:?}");
+    }
+}
+
+/// Of NVIDIA's GPUs for desktops; where f64 runs at half of f32's rate, plain tiles take less.
+#[test]
+fn products_of_f64_are_residues_where_f64_is_slow() {
+    let is_by_residues = |caps: &Caps, n: u64, own: bool| {
+        let one = gradient_by_kernel(1, 1, 1);
+        let (operands, own) = ([DType::F64; 2], [own, false]);
+        let p = Outline { rows: n, columns: n, depth: n, operands, product: DType::F64, own, repeats: false, ..one };
+        matches!(launch_of(&DeviceModel::of(caps), &p, CType::F64, false).tiling, Tiling::Residues(_))
+    };
+    for n in [64, 1024, 4096, 8192] {
+        assert!(!is_by_residues(&h200(), n, true) && !is_by_residues(&lavapipe(), n, true), "{n}");
+        assert!(!is_by_residues(&rtx_4060(), n, false), "{n}");
+    }
+    for caps in [rtx_4060(), rtx_2080()] {
+        assert!([1024, 4096].iter().all(|&n| is_by_residues(&caps, n, true)), "{}", caps.device_id);
+        assert!([2, 64, 128].iter().all(|&n| !is_by_residues(&caps, n, true)), "{}", caps.device_id);
     }
 }

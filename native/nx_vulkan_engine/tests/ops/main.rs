@@ -17,5 +17,6 @@ mod matrix_units;
 mod op_table;
 mod prebuilt;
 mod reach;
+mod residues;
 mod scalar;
 mod transfer;

@@ -2,10 +2,11 @@
 
 use super::launch::{Choice, MAX_PARTIAL_BYTES, MAX_SPLIT_DEPTH, Outline};
 use super::matrix::{MAX_PLACED_DEPTH, Narrowing};
-use super::{Feed, LANES, LaneTile, MatrixTile, Planes, Tile, Tiling, VectorTile, parts_of};
-use crate::CType;
+use super::residues::{Residues, Sizes};
+use super::{Feed, LANES, LaneTile, MatrixTile, Planes, ResidueTile, Tile, Tiling, VectorTile, parts_of};
 use crate::kernels::has_lanes;
 use crate::tuning::{DeviceModel, Products, Units};
+use crate::{CType, DType};
 
 /// Splits that are tried, beyond what accuracy asks for: many only where few results are sums of many products.
 const SPLITS: [u64; 14] = [1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32, 48, 64];
@@ -272,6 +273,41 @@ fn candidates_of(
     found
 }
 
+/// Tiles of products by residues, with the cycles that all that belongs to them takes by the model; none where the device
+/// or the types don't allow it.
+pub fn residue_candidates(model: &DeviceModel, p: &Outline, sum: CType) -> Vec<(ResidueTile, f64)> {
+    let has_units = model.caps.byte_matrix && model.class.is_nvidia() && p.own[0];
+    let is_so = has_units && sum == CType::F64 && p.product == DType::F64;
+    let Some(form) = Residues::of(p.depth).filter(|_| is_so) else { return vec![] };
+    let products = &model.products;
+    let sizes = Sizes { rows: p.rows, columns: p.columns, depth: p.depth, batches: p.batches };
+    if form.bytes(sizes).is_none_or(|bytes| bytes > products.residue_bytes) {
+        return vec![];
+    }
+    let planes = form.planes() as f64;
+    let lanes = products.lanes * model.processors as f64;
+    let written = (p.batches * (p.rows + p.columns) * p.depth) as f64;
+    let results = (p.batches * p.rows * p.columns) as f64;
+    // Operands are read twice, and all is computed in integers, with as many operations for each plane.
+    let split = (written * (16.0 + planes) / products.bytes).max(written * planes * products.units.split / lanes);
+    let restored =
+        (results * (16.0 + 2.0 * planes) / products.bytes).max(results * planes * products.units.restored / lanes);
+    let fits = |side: &u32| side * side / 128 <= model.caps.max_invocations;
+    let tile = |side: u32| {
+        let groups = p.batches * p.rows.div_ceil(side.into()) * p.columns.div_ceil(side.into()) * form.planes();
+        let rate = products.units.bytes[usize::from(side != ResidueTile::SIDES[0])];
+        let busy = f64::from(side * side) * p.depth.next_multiple_of(32) as f64 / rate;
+        let each = groups.div_ceil(model.processors) as f64;
+        let cycles = each * busy + split + restored + DISPATCHES_OF_RESIDUES * products.dispatch;
+        (ResidueTile { side, moduli: form.moduli }, cycles)
+    };
+    ResidueTile::SIDES.into_iter().filter(fits).map(tile).collect()
+}
+
+/// Launches of a product by residues that wait for each other: zeros, exponents, bytes, coarse products, their check,
+/// products, results.
+const DISPATCHES_OF_RESIDUES: f64 = 7.0;
+
 /// Workgroups of a tile that a processor holds, where they find operands by their axes. Measured on an H100: gradients
 /// by kernels take least where three of the large tiles fill each processor.
 fn resident_of(products: &Products, tile: &MatrixTile) -> u64 {
@@ -388,8 +424,11 @@ fn cheapest(model: &DeviceModel, p: &Outline, sum: CType) -> Option<(Choice, f64
         by_vectors.map(|(tile, splits, cycles)| (Choice { tiling: Tiling::Vectors(tile), splits }, cycles));
     let on_units = is_worth_units(model, p).then(|| matrix_candidates(model, p, sum)).into_iter().flatten();
     let on_units = on_units.map(|(tile, splits, cycles)| (Choice { tiling: Tiling::Matrix(tile), splits }, cycles));
+    let by_residues = is_worth_units(model, p).then(|| residue_candidates(model, p, sum)).into_iter().flatten();
+    let by_residues =
+        by_residues.map(|(tile, cycles)| (Choice { tiling: Tiling::Residues(tile), splits: plain.splits }, cycles));
     // The first of equals.
-    by_vectors.chain([by_tiles]).chain(on_units).min_by(|a, b| a.1.total_cmp(&b.1))
+    by_vectors.chain([by_tiles]).chain(on_units).chain(by_residues).min_by(|a, b| a.1.total_cmp(&b.1))
 }
 
 /// The cheapest launch without matrix units, with so many splits if that is given.

@@ -17,6 +17,7 @@ use smallvec::SmallVec;
 use super::border::BorderSpec;
 use super::derived::DerivedSpec;
 use super::generate_matrix::MatrixTile;
+use super::generate_residues::{ResidueTile, SIDE};
 use super::generate_vectors::VectorTile;
 use super::loads::{any_nan, following, grouped_position, groups, load_factor, load_four, neighbours, vector_of};
 
@@ -216,6 +217,8 @@ pub enum Tiling {
     Vectors(VectorTile),
     /// Tiles of f32 sums on matrix units, of operands that `SplitSpec` wrote, or that lie as it would write them.
     Matrix(MatrixTile),
+    /// Sums of f64 from residues of whole numbers, which matrix units multiply.
+    Residues(ResidueTile),
 }
 
 /// The key under which a product kernel is compiled once.
@@ -278,6 +281,7 @@ impl DotSpec {
             (Tiling::Lanes(tile), _) => (tile.rows.into(), tile.columns().into()),
             (Tiling::Vectors(tile), _) => tile.results(),
             (Tiling::Matrix(tile), _) => (tile.rows.into(), tile.columns.into()),
+            (Tiling::Residues(_), _) => (SIDE, SIDE),
             (Tiling::Narrow, _) => (1, 64),
             (Tiling::Square, 1) => (64, 64),
             (Tiling::Square, 2) => (32, 32),
@@ -290,9 +294,12 @@ impl DotSpec {
         let (m, n) = self.tile();
         match self.tiling {
             Tiling::Narrow => (batches * rows * columns).div_ceil(n),
-            Tiling::Square | Tiling::Tiled(_) | Tiling::Lanes(_) | Tiling::Vectors(_) | Tiling::Matrix(_) => {
-                batches * rows.div_ceil(m) * columns.div_ceil(n)
-            }
+            Tiling::Square
+            | Tiling::Tiled(_)
+            | Tiling::Lanes(_)
+            | Tiling::Vectors(_)
+            | Tiling::Matrix(_)
+            | Tiling::Residues(_) => batches * rows.div_ceil(m) * columns.div_ceil(n),
         }
     }
 
@@ -311,6 +318,7 @@ impl DotSpec {
             }
             Tiling::Vectors(tile) => self.generate_vectors(library, tile, modes, table),
             Tiling::Matrix(tile) => self.generate_matrix(library, tile, modes, table),
+            Tiling::Residues(tile) => self.generate_restored(library, tile, modes, table),
         })
     }
 
@@ -338,7 +346,8 @@ impl DotSpec {
     }
 
     /// Operands before those of the epilogue: both factors, another matrix beside one, what a matrix is computed from,
-    /// what tells whether matrix units can take them, and on those the scales.
+    /// what tells whether matrix units can take them, and on those the scales; of residues these, the exponents of both
+    /// operands, and what tells.
     pub fn first_input(&self) -> u8 {
         match (self.tiling, self.guarded) {
             (Tiling::Vectors(VectorTile { pair: true, .. }), _) => 3,

@@ -297,7 +297,7 @@ pub struct Bounds {
 }
 
 /// The bits of an infinite f32, which tell that digits were lost.
-const INFINITY: u32 = 0x7f80_0000;
+pub(super) const INFINITY: u32 = 0x7f80_0000;
 
 /// The key under which kernels are compiled once that prepare an operand.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

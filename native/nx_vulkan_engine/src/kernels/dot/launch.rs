@@ -192,7 +192,8 @@ pub struct Outline {
     /// Steps of an epilogue that stands in a loop.
     pub looped_steps: usize,
     pub precision: Precision,
-    /// Whether matrix units take the numbers of f16, and of bf16, operands as they are.
+    /// Whether matrix units take the numbers of f16, and of bf16, operands as they are; of f64, whether they take bytes
+    /// as kernels write them.
     pub own: [bool; 2],
     /// Whether an operand has elements more than once, as windows that overlap have.
     pub repeats: bool,
@@ -362,8 +363,17 @@ pub(super) fn way(engine: &Engine, p: &Product<'_>, compile: Compile) -> Result<
     // Sums of f32 are to have all digits.
     let is_narrow_type = spec.sum == CType::F32 && spec.product != DType::F32;
     let is_reduced = is_vector && !(is_narrow_type && has_vectors(engine.model(), rows.max(columns)));
-    let own = engine.takes_own_numbers(spec.product, compile)?;
-    let choice = launch_of(engine.model(), &p.outline(engine.precision(), own), spec.sum, is_small);
+    let choose = |own| launch_of(engine.model(), &p.outline(engine.precision(), own), spec.sum, is_small);
+    let choice = match spec.product {
+        // The answer takes kernels of its own, so that only products ask that units are chosen for.
+        DType::F64 => match choose([true, false]) {
+            Choice { tiling: Tiling::Residues(_), .. } if !engine.takes_own_numbers(DType::F64, compile)?[0] => {
+                choose([false; 2])
+            }
+            choice => choice,
+        },
+        product => choose(engine.takes_own_numbers(product, compile)?),
+    };
     Ok((spec.sum, is_reduced, choice))
 }
 
@@ -582,7 +592,7 @@ pub(super) fn product_with(
         // Lanes that take pairs of neighbours store pairs.
         Tiling::Lanes(_) => spec.a_load.by_four,
         Tiling::Vectors(_) | Tiling::Narrow => false,
-        Tiling::Square | Tiling::Tiled(_) | Tiling::Matrix(_) => true,
+        Tiling::Square | Tiling::Tiled(_) | Tiling::Matrix(_) | Tiling::Residues(_) => true,
     };
     // Results go to the end, or on the way there to a part of their own for each split, which keeps the type of sums.
     let parts_type = |dtype: DType| Type::new(dtype, &[splits, results]);
@@ -602,6 +612,7 @@ pub(super) fn product_with(
     let results = Results { out: on_the_way.as_ref().unwrap_or(p.out), space, inputs, splits };
     match (tiling, instead) {
         (Tiling::Matrix(tile), _) => matrix::launch_product(engine, p, spec, tile, instead, &results, compile)?,
+        (Tiling::Residues(tile), _) => matrix::launch_residues(engine, p, spec, tile, &results, compile)?,
         (_, Instead::Derived(derived)) => launch_derived::launch(engine, p, spec, derived, &results, compile)?,
         _ => launch_plain(engine, p, spec, &results, (&[], Waits::All), compile)?,
     }
@@ -695,7 +706,7 @@ pub(super) fn launch_with(
     let block = match spec.tiling {
         Tiling::Tiled(tile) => tile.block(),
         Tiling::Vectors(tile) => tile.block(),
-        Tiling::Square | Tiling::Narrow | Tiling::Lanes(_) | Tiling::Matrix(_) => 16,
+        Tiling::Square | Tiling::Narrow | Tiling::Lanes(_) | Tiling::Matrix(_) | Tiling::Residues(_) => 16,
     };
     let tiles = spec.tiles(batches, rows, columns);
     let far = engine.reach().is_far(&[&a.tensor.view, &b.tensor.view])? || results.is_far(engine)?;

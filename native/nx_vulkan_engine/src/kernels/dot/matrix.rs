@@ -10,8 +10,12 @@ use nx_vulkan_device::kernel::Waits;
 use nx_vulkan_ir::program::epilogue::matrix_min_depth;
 use smallvec::SmallVec;
 
+use super::generate_residues::groups_of_words;
 use super::launch::{Choice, Instead, Matrix, MergedAxes, Outline, Product, Results, entire, launch_plain};
-use super::{Border, DotSpec, Feed, Load, MatrixTile, Planes, SplitSpec, SplitStage, Tiling, choice, few, fragments};
+use super::residues::{self, Rows};
+use super::{
+    Border, DotSpec, Feed, Load, MatrixTile, Planes, ResidueTile, SplitSpec, SplitStage, Tiling, choice, few, fragments,
+};
 use crate::kernels::{Arguments, Compile, Place, launch, reach_of};
 use crate::shape::{Dims, Strides};
 use crate::tuning::DeviceModel;
@@ -364,6 +368,59 @@ pub(super) fn launch_product(
         launch_plain(engine, p, fallback, results, (&guard, waits), compile)?;
     }
     Ok(())
+}
+
+/// Launches a product of f64 by residues, and behind it what takes over where that would not be exact enough.
+pub(super) fn launch_residues(
+    engine: &Engine,
+    p: &Product<'_>,
+    spec: DotSpec,
+    tile: ResidueTile,
+    results: &Results<'_>,
+    compile: Compile,
+) -> Result<()> {
+    let outline = p.outline(engine.precision(), [false; 2]);
+    let Choice { tiling, .. } = choice::plain(engine.model(), &outline, spec.sum, Some(results.splits));
+    if spec.sum != CType::F64 || !matches!(tiling, Tiling::Tiled(_)) {
+        return Err(bad("no kernel to take over".to_string()));
+    }
+    let [a, b] = [&p.a, &p.b].map(|m| Rows {
+        tensor: &m.tensor,
+        batches: m.batch.elements(),
+        rows: m.free.elements(),
+        depth: m.depth.elements(),
+        axes: m.axes(true),
+        along_k: m.load(true).along_k,
+    });
+    let (rows, columns, batches) = (a.rows, b.rows, a.batches);
+    let found = residues::multiply(engine, [&a, &b], tile, compile)?;
+    let own = DotSpec {
+        tiling: Tiling::Residues(tile),
+        guarded: true,
+        a: DType::F64,
+        b: DType::F64,
+        a_ranks: [0; 3],
+        b_ranks: [0; 3],
+        ..spec.clone()
+    };
+    let reach = engine.reach();
+    let far = results.is_far(engine)? || reach_of(&found.residues.view) > reach.near(4);
+    let kernel = engine.kernel_reaching(&own, far, compile)?;
+    let (sizes, _, strides) = results.behind(Dims::new(), (Dims::new(), Strides::new()));
+    let [a_exponents, b_exponents] = &found.exponents;
+    let from = [&found.residues, a_exponents, b_exponents, &found.raised];
+    let places: SmallVec<[Place<'_>; 8]> = from.into_iter().map(entire).chain(results.places(&strides)).collect();
+    let (side, _) = own.tile();
+    let sixteens = [rows, columns].map(|n| n.div_ceil(side));
+    let bits = found.form.bits.into();
+    let numbers = [rows, columns, batches, found.parts, sixteens[0], sixteens[1], bits, results.splits];
+    let extra = numbers.map(|number| number as u32);
+    let count = (batches * rows * columns) as u32;
+    let arguments = Arguments { count, sizes: &sizes, places: &places, extra: &extra };
+    let groups = groups_of_words(batches * sixteens[0] * sixteens[1]);
+    launch(engine, &kernel, &arguments, places.len() - 1, groups)?;
+    let fallback = DotSpec { tiling, guarded: true, ..spec };
+    launch_plain(engine, p, fallback, results, (&[&found.raised, &found.raised], Waits::Beside), compile)
 }
 
 fn bad(reason: String) -> Error {

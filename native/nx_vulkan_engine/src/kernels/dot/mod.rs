@@ -8,6 +8,7 @@ mod few;
 mod fragments;
 mod generate;
 mod generate_matrix;
+mod generate_residues;
 mod generate_vectors;
 mod image;
 mod launch;
@@ -16,6 +17,7 @@ mod launch_derived;
 mod loads;
 mod matrix;
 mod own;
+mod residues;
 
 use nx_vulkan_ir::program::step::{has_costly, stands_in_loop};
 use nx_vulkan_spirv::generated::Generated;
@@ -30,11 +32,14 @@ use crate::{DType, Result};
 pub use border::{Border, BorderAxis, BorderSpec, MAX_PLACES, MAX_POSITIONS, WindowAxis};
 #[cfg(test)]
 pub(crate) use choice::{accurate_splits, launch_of, shares_results};
-pub use choice::{candidates, choose, estimate, lane_tiles, matrix_candidates, plain, vector_candidates};
+pub use choice::{
+    candidates, choose, estimate, lane_tiles, matrix_candidates, plain, residue_candidates, vector_candidates,
+};
 pub(crate) use choice::{in_place, pays_in_place};
 pub use derived::{DerivedSpec, Span, Spread};
 pub use generate::{Access, DotSpec, EpilogueSpec, LANES, LaneTile, Load, Store, Tile, Tiling};
 pub use generate_matrix::{Bounds, Feed, MatrixTile, Planes, SplitSpec, SplitStage};
+pub use generate_residues::{ResidueSpec, ResidueStage, ResidueTile};
 pub use generate_vectors::VectorTile;
 pub use image::{Image, ImageAxis};
 pub use launch::{
@@ -44,6 +49,7 @@ pub use launch::{
 pub use launch_border::product_with_border;
 pub use launch_derived::{Derived, derived_as, product_of_derived};
 pub use matrix::{InPlace, Narrowing, Prepared, prepare};
+pub use residues::Residues;
 
 /// Constants that are 0 or 1, by their place.
 fn numbered(values: &[bool]) -> Constants {
@@ -74,6 +80,7 @@ impl KernelSpec for DotSpec {
             Tiling::Matrix(tile) if self.border.is_some() => format!("matrix_{}x{}_bordered", tile.rows, tile.columns),
             Tiling::Matrix(tile) if tile.feed == Feed::Fragments => format!("fragments_{}x{}", tile.rows, tile.columns),
             Tiling::Matrix(tile) => format!("matrix_{}x{}", tile.rows, tile.columns),
+            Tiling::Residues(tile) => format!("restored_{}", tile.moduli),
         };
         format!("{}.{tiling}.{}", name_of_ops(prologues.chain(derived).chain(["dot"]).chain(epilogue), "dot"), self.out)
     }
@@ -90,7 +97,7 @@ impl KernelSpec for DotSpec {
         let vectors_first = match self.tiling {
             Tiling::Vectors(tile) => tile.first,
             Tiling::Matrix(tile) => tile.is_vectors_first(),
-            Tiling::Square | Tiling::Narrow | Tiling::Tiled(_) | Tiling::Lanes(_) => false,
+            Tiling::Square | Tiling::Narrow | Tiling::Tiled(_) | Tiling::Lanes(_) | Tiling::Residues(_) => false,
         };
         let (a, b) = if vectors_first { (self.b_load, self.a_load) } else { (self.a_load, self.b_load) };
         let (fallback, scaled) = (self.is_fallback(), self.guarded && !self.is_fallback());
@@ -138,9 +145,12 @@ impl KernelSpec for DotSpec {
 
     fn flops(&self, arguments: &Arguments<'_>, _: u64) -> Option<u64> {
         let number = |k| arguments.number(k);
+        let epilogue = self.epilogue.as_ref().map_or(0, |epilogue| flops_of(&epilogue.steps));
+        if let Tiling::Residues(tile) = self.tiling {
+            return multiplied(&[number(0)?, number(1)?, number(2)?, tile.flops() + epilogue]);
+        }
         let [rows, columns, depth, batches] = [number(0)?, number(1)?, number(2)?, number(3)?];
         let results = multiplied(&[rows, columns, batches])?;
-        let epilogue = self.epilogue.as_ref().map_or(0, |epilogue| flops_of(&epilogue.steps));
         let [mut a, mut b] = self.prologues.each_ref().map(|p| p.as_ref().map_or(0, |p| flops_of(&p.steps)));
         let derived = self.derived.as_ref().map_or(0, |derived| flops_of(&derived.steps));
         *if self.derived_place() == Some(0) { &mut a } else { &mut b } += derived;
@@ -153,11 +163,12 @@ impl KernelSpec for DotSpec {
 
     /// Whether it is there for what matrix units can't take.
     fn is_fallback(&self) -> bool {
-        self.guarded && !matches!(self.tiling, Tiling::Matrix(_))
+        self.guarded && !matches!(self.tiling, Tiling::Matrix(_) | Tiling::Residues(_))
     }
 
     fn element_bytes(&self, k: usize, place: &Place<'_>) -> u64 {
         match k {
+            _ if matches!(self.tiling, Tiling::Residues(_)) => place.element_bytes,
             // The other one stands for a matrix that lies nowhere.
             0 | 1 if self.derived.is_some() => place.element_bytes,
             0 => self.a.size_bytes(),

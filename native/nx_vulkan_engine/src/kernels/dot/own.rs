@@ -1,23 +1,25 @@
-//! Whether invocations hold matrices as `dot_own.comp` counts on, which Vulkan leaves to devices: a product tells.
+//! Whether invocations hold matrices as `dot_own.comp` and `dot_residues.comp` count on, which Vulkan leaves to devices:
+//! a product tells.
 
 use half::{bf16, f16};
 use once_cell::sync::OnceCell;
 
 use super::launch::{Choice, Matrix, MergedAxes, Product, product_as};
-use super::{MatrixTile, Planes, Tiling};
+use super::residues::Residues;
+use super::{MatrixTile, Planes, ResidueTile, Tiling};
 use crate::kernels::Compile;
 use crate::{CType, DType, Engine, Error, Result, Tensor, Type};
 
-/// What was found for f16 and for bf16.
+/// What was found for f16, for bf16 and for bytes.
 #[derive(Debug, Default)]
-struct OwnNumbers([OnceCell<bool>; 2]);
+struct OwnNumbers([OnceCell<bool>; 3]);
 
 /// Rows, columns and contracted elements of the product that is tried.
 const SIDE: u64 = 64;
 
 impl Engine {
-    /// Whether matrix units take f16, and bf16, operands of a product as they are, for products of such a type. The
-    /// first question about each runs a small product and waits for it.
+    /// Whether matrix units take f16, and bf16, operands of a product as they are, for products of such a type; of f64,
+    /// in the place of f16, whether they take bytes. The first question about each runs a small product and waits for it.
     ///
     /// # Errors
     /// `NeedsCompile` where that is refused; what launching may fail with.
@@ -28,6 +30,16 @@ impl Engine {
         let caps = self.caps();
         let is_nvidia = self.model().class.is_nvidia();
         let has = |planes: Planes| is_nvidia && caps.cooperative_matrix && (!planes.is_bf16() || caps.bfloat16_matrix);
+        if product == DType::F64 {
+            if !(is_nvidia && caps.byte_matrix) {
+                return Ok([false; 2]);
+            }
+            let found = &self.state::<OwnNumbers>().0[2];
+            if compile == Compile::Refused && found.get().is_none() {
+                return Err(Error::NeedsCompile);
+            }
+            return Ok([*found.get_or_try_init(|| self.multiplies_bytes())?, false]);
+        }
         let (place, planes) = match product {
             DType::Bf16 => (1, Planes::OwnBf16),
             _ if product.is_within(DType::F16) => (0, Planes::OwnF16),
@@ -42,6 +54,40 @@ impl Engine {
         }
         let is_so = *found.get_or_try_init(|| self.multiplies(planes))?;
         Ok([place == 0 && is_so, place == 1 && is_so])
+    }
+
+    /// Whether kernels for bytes give the product of two matrices of doubles that both have more bits than a byte: the
+    /// exact one, rounded to the nearest.
+    fn multiplies_bytes(&self) -> Result<bool> {
+        let Some(form) = Residues::of(SIDE) else { return Ok(false) };
+        let ty = Type::new(DType::F64, &[1, SIDE, SIDE]);
+        let values = |seed: u64| (1..=SIDE * SIDE).map(move |i| (i.wrapping_mul(seed) as i64) >> 24);
+        let upload = |seed: u64| {
+            let bytes: Vec<u8> = values(seed).flat_map(|value| (value as f64).to_ne_bytes()).collect();
+            Tensor::from_nx_bytes(self, &ty, &bytes)
+        };
+        let seeds = [0x9e37_79b9_7f4a_7c15, 0xc2b2_ae3d_27d4_eb4f];
+        let matrix = |tensor: Tensor| Matrix {
+            tensor,
+            batch: MergedAxes::new(&[1], &[0]),
+            free: MergedAxes::new(&[SIDE], &[SIDE as i64]),
+            depth: MergedAxes::new(&[SIDE], &[1]),
+        };
+        let [a, b] = [matrix(upload(seeds[0])?), matrix(upload(seeds[1])?)];
+        let out = Tensor::uninitialized(self, &ty)?;
+        let p = Product { a, b, prologues: [None, None], out: &out, epilogue: None };
+        let [a, b] = seeds.map(|seed| values(seed).map(i128::from).collect::<Vec<i128>>());
+        let side = SIDE as usize;
+        let sum = |at: usize| -> i128 { (0..side).map(|k| a[at / side * side + k] * b[at % side * side + k]).sum() };
+        for tile in ResidueTile::SIDES.map(|side| ResidueTile { side, moduli: form.moduli }) {
+            let choice = Choice { tiling: Tiling::Residues(tile), splits: 1 };
+            product_as(self, &p, CType::F64, choice, Compile::Allowed)?;
+            let got = out.to_nx_bytes(self, None)?;
+            if !got.chunks_exact(8).enumerate().all(|(at, bytes)| bytes == (sum(at) as f64).to_ne_bytes()) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Whether kernels for such numbers give the product of two matrices of whole numbers, rounded to the nearest.
