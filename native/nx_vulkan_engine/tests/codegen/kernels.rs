@@ -6,12 +6,13 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use nx_vulkan_check::Reflection;
+use nx_vulkan_engine::kernels::KernelSpec;
 use nx_vulkan_engine::kernels::attention::{
     AttentionSpec, AttentionTile, GradientSpec, KeptSpec, MergeSpec, QuerySpec, QueryTile, Read, ScoreSpec,
 };
 use nx_vulkan_engine::kernels::dot::{
-    Access, BorderSpec, Bounds, DotSpec, EpilogueSpec, Feed, Load, MatrixTile, Planes, SplitSpec, SplitStage, Store,
-    Tiling, WindowAxis,
+    Access, BorderSpec, Bounds, DotSpec, EpilogueSpec, Feed, Load, MatrixTile, Planes, ResidueSpec, ResidueStage,
+    ResidueTile, SplitSpec, SplitStage, Store, Tiling, WindowAxis,
 };
 use nx_vulkan_engine::kernels::map::{Form, Port, Spec};
 use nx_vulkan_engine::kernels::reduce::{Direction, Producer, ReduceEpilogue, ReduceSpec, Stage};
@@ -131,6 +132,48 @@ fn as_f16(words: &[u32]) -> Vec<u32> {
         ty.operands.truncate(1);
     }
     module.assemble()
+}
+
+#[test]
+fn kernels_of_residues_are_valid() {
+    let library = Library::builtin().unwrap();
+    let far = FloatModes { far: true, ..MODES };
+    let sides = || ResidueTile::SIDES.into_iter().chain([ResidueTile::PLAIN]);
+    let products = sides().flat_map(|side| [false, true].map(|coarse| ResidueStage::Product { side, coarse }));
+    let splits = [(false, 16), (true, 18)].map(|(second, moduli)| ResidueStage::Split { second, moduli });
+    let stages = splits.into_iter().chain([ResidueStage::Rows, ResidueStage::Check]).chain(products);
+    for (stage, dtype) in stages.flat_map(|stage| [DType::F64, DType::F32, DType::S64].map(|dtype| (stage, dtype))) {
+        for (ranks, along_k, modes) in [([0, 1, 1], true, MODES), ([2, 1, 3], false, far)] {
+            let spec = ResidueSpec { stage, dtype, ranks, along_k };
+            check(&format!("{spec:?}"), &KernelSpec::generate(&spec, library, modes).unwrap().words);
+        }
+    }
+    let load = Load { along_k: true, by_four: true };
+    for (moduli, by_four) in [(16, true), (17, false), (18, true)] {
+        let spec = DotSpec {
+            a: DType::F64,
+            b: DType::F64,
+            product: DType::F64,
+            out: DType::F64,
+            sum: CType::F64,
+            a_ranks: [0; 3],
+            b_ranks: [0; 3],
+            a_load: load,
+            b_load: load,
+            prologues: [None, None],
+            derived: None,
+            store: Store { rank: 2, contiguous: by_four, by_four, by_eight: false },
+            tiling: Tiling::Residues(ResidueTile { side: 128, moduli }),
+            guarded: true,
+            low_b_first: false,
+            ends_early: false,
+            border: None,
+            by_eights: false,
+            wide: by_four,
+            epilogue: None,
+        };
+        check(&format!("{spec:?}"), &spec.generate(library, MODES).unwrap().words);
+    }
 }
 
 #[test]
