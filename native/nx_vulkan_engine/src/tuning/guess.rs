@@ -258,11 +258,12 @@ fn gpu(caps: &Caps, class: Class) -> DeviceModel {
 /// Bytes that both operands of matrix units may take on devices whose memory is not large.
 const OPERAND_BYTES: u64 = 1 << 30;
 
-/// The share of a large memory that residues may take.
+/// The share of a large memory that residues may take, and the most: kernels count their words in 32 bits.
 const RESIDUE_SHARE: u64 = 8;
+const MOST_RESIDUE_BYTES: u64 = 8 << 30;
 
 fn residue_bytes(caps: &Caps) -> u64 {
-    (memory_bytes(caps) / RESIDUE_SHARE).max(OPERAND_BYTES)
+    (memory_bytes(caps) / RESIDUE_SHARE).clamp(OPERAND_BYTES, MOST_RESIDUE_BYTES)
 }
 
 /// The share of a large memory that operands of matrix units may take, and the most: offsets in words of 4 GiB are far.
