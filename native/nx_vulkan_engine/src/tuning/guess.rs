@@ -48,8 +48,8 @@ const HOPPER_UNITS: Units = Units {
     own: [750.0, 600.0],
     fragments: [1010.0, 1000.0],
     least_of_fragments: 512,
-    // Units alone do no more on an H200: 322 TOPS, where tiles of 128 do 313.
-    bytes: [680.0, 375.0],
+    // So that all of a product by residues takes what it took on an H200, 32.2 ms at 4096.
+    bytes: [165.0, 155.0],
     split: 20.0,
     restored: 24.0,
 };
@@ -64,8 +64,8 @@ const DESKTOP_UNITS: Units = Units {
     own: [180.0, 150.0],
     fragments: [230.0, 220.0],
     least_of_fragments: 512,
-    // Vendors state 1024, of which f16 reaches some seven tenths.
-    bytes: [720.0, 550.0],
+    // No more than on an H200, though vendors state 1024.
+    bytes: [165.0, 155.0],
     split: 20.0,
     restored: 24.0,
 };

@@ -38,11 +38,15 @@ void slot_store_sums(const in uint at, const in uvec4 value) {}
 #define Sums coopmat<int, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>
 
 // They count on 16 components per invocation, each the same element in all kernels: `Engine::multiplies_bytes`.
+// Indices of components are constants before any loop is unrolled, as in matrix_fragments.glsl.
 #define HOLD_FOUR(matrix, held, w) { \
     i8vec4 four = unpack8(int(held[w])); \
-    [[unroll]] for (uint c = 0u; c < 4u; ++c) matrix[4u * w + c] = four[c]; \
+    matrix[4 * w] = four[0]; \
+    matrix[4 * w + 1] = four[1]; \
+    matrix[4 * w + 2] = four[2]; \
+    matrix[4 * w + 3] = four[3]; \
 }
-#define HOLD(matrix, held) { HOLD_FOUR(matrix, held, 0u) HOLD_FOUR(matrix, held, 1u) HOLD_FOUR(matrix, held, 2u) HOLD_FOUR(matrix, held, 3u) }
+#define HOLD(matrix, held) { HOLD_FOUR(matrix, held, 0) HOLD_FOUR(matrix, held, 1) HOLD_FOUR(matrix, held, 2) HOLD_FOUR(matrix, held, 3) }
 // As in matrix_fragments.glsl.
 #define FIRST(held) (held).xzyw
 
@@ -113,10 +117,9 @@ void main() {
     uint to = ((plane - first_plane) * parts + part) * batches + batch;
     [[unroll]] for (uint i = 0u; i < FRAGMENTS_M; ++i)
         [[unroll]] for (uint j = 0u; j < FRAGMENTS_N; ++j) {
-            if (own_m + i >= sixteens_m || own_n + j >= sixteens_n) continue;
             uint at = ((to * sixteens_m + own_m + i) * sixteens_n + own_n + j) * 32u + gl_SubgroupInvocationID;
             uvec4 halves[2];
             [[unroll]] for (uint c = 0u; c < 8u; ++c) halves[c / 4u][c % 4u] = uint(sums[i][j][c]);
-            store_sums(at, plane, halves);
+            if (own_m + i < sixteens_m && own_n + j < sixteens_n) store_sums(at, plane, halves);
         }
 }

@@ -55,8 +55,9 @@ double restored(const in uint residues[MODULI], const in int power) {
         words[0] = is_empty ? 0u : words[0];
         top -= is_empty ? 32 : 0;
     }
-    if (words[4] == 0u) return 0.0;
-    uint empty = uint(31 - findMSB(words[4]));
+    // Loops around this are unrolled, which takes one way out.
+    bool is_zero = words[4] == 0u;
+    uint empty = uint(31 - findMSB(words[4] | 1u));
     uint high = words[4] << empty | words[3] >> 1 >> (31u - empty);
     uint low = words[3] << empty | words[2] >> 1 >> (31u - empty);
     bool is_more = (words[2] << empty | words[1] | words[0]) != 0u;
@@ -67,7 +68,7 @@ double restored(const in uint residues[MODULI], const in int power) {
     bits.x = uaddCarry(bits.x, is_up ? 1u : 0u, carried);
     // The highest bit of the number counts one in the exponent.
     bits.y += carried + (uint(top - int(empty) - 1) << 20) + (sign << 31);
-    return packDouble2x32(bits);
+    return packDouble2x32(is_zero ? uvec2(0u) : bits);
 }
 
 void main() {

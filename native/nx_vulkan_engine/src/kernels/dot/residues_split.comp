@@ -104,7 +104,6 @@ void main() {
             uint matrix = ((batch * sixteens + sixteen) * blocks + block) * 32u + lane;
             uint plane = batches * sixteens * blocks * 32u;
             [[unroll]] for (uint i = 0u; i < MOST_MODULI; ++i) {
-                if (i >= MODULI) break;
                 uvec4 words;
                 [[unroll]] for (uint w = 0u; w < 4u; ++w) {
                     uint r = SECOND != 0u ? w / 2u : w % 2u, from = 8u * r + 4u * (SECOND != 0u ? w % 2u : w / 2u), word = 0u;
@@ -117,7 +116,7 @@ void main() {
                     // From 0 on as from -128 on.
                     words[w] = word ^ 0x80808080u;
                 }
-                slot_store(i * plane + matrix, words);
+                if (i < MODULI) slot_store(i * plane + matrix, words);
             }
             slot_store(MODULI * plane + matrix, coarse_words);
         }
