@@ -372,7 +372,6 @@ impl Map {
             body.replace(instruction);
         }
         self.body = body.finish(&self.body)?;
-        // The states' values are the body's own.
         Ok(())
     }
 }

@@ -12,7 +12,7 @@ use crate::program::{Binary, Instruction, Op, Operand};
 use crate::shape::Dims;
 use crate::{DType, Result, Type, value};
 
-/// Axes up to which a view may have one more.
+/// The type of indices that name rows.
 const INDEX: DType = DType::S32;
 
 /// Axes of a tensor that has a first one more.
