@@ -48,8 +48,8 @@ const HOPPER_UNITS: Units = Units {
     own: [750.0, 600.0],
     fragments: [1010.0, 1000.0],
     least_of_fragments: 512,
-    // So that all of a product by residues takes what it took on an H200, 32.2 ms at 4096.
-    bytes: [165.0, 155.0],
+    // So that all of a product by residues takes what it took on an H200, 8.47 and 14.8 ms at 4096.
+    bytes: [570.0, 315.0],
     split: 20.0,
     restored: 24.0,
 };
@@ -65,7 +65,7 @@ const DESKTOP_UNITS: Units = Units {
     fragments: [230.0, 220.0],
     least_of_fragments: 512,
     // No more than on an H200, though vendors state 1024.
-    bytes: [165.0, 155.0],
+    bytes: [570.0, 315.0],
     split: 20.0,
     restored: 24.0,
 };

@@ -50,7 +50,7 @@ pub fn of(program: &Program, own: &[bool], count: u64) -> Result<Program> {
 /// Whether all values may have the axis in front.
 fn fits(program: &Program, count: u64) -> Result<()> {
     for ty in program.inputs.iter().chain(program.results()) {
-        let elements = ty.elements().checked_mul(count).unwrap_or(u64::MAX);
+        let elements = ty.elements().saturating_mul(count);
         verify::input(0, &Type::new(ty.dtype, &[elements]))?;
     }
     program
