@@ -26,7 +26,8 @@ defmodule Nx.Vulkan.NUTS.Batched do
 
   @doc """
   Compiles the transitions of so many chains: `sampler`, `own` and `shared` are templates of what one has, of its own
-  and with all. `:unsupported` where the log-density has an op that can't run for several chains at once.
+  and with all. `:unsupported` where the log-density has an op that can't run for several chains at once, or values of
+  all chains are larger than any tensor.
   """
   def compile(value_and_grad, {sampler, own, shared}, max_tree_depth, chains) do
     %{shape: {d}, type: type} = sampler.q
