@@ -11,9 +11,6 @@ use crate::{Engine, Precision, Result};
 /// The part of memory that what is reduced takes at most: there are its operands, and other results.
 const REDUCED_PART: u64 = 4;
 
-/// Positions in a kernel are 32-bit numbers with a sign.
-const POSITIONS: u64 = 1 << 31;
-
 impl Programs {
     /// What passes are told, with all of them on. `matrix_units` says whether large products of f32 run on them,
     /// `half_units` whether those of f16 and bf16 do.
@@ -27,7 +24,6 @@ impl Programs {
             short_bytes: self.short_bytes,
             short_flops: self.short_flops,
             mapped_bytes: self.mapped_bytes,
-            positions: POSITIONS,
             matrix_units,
             half_units,
             heads: Heads::default(),

@@ -29,7 +29,6 @@ pub fn target(saving: Saving) -> Target {
         short_bytes: 64 << 20,
         short_flops: 1 << 28,
         mapped_bytes: 1 << 20,
-        positions: 1 << 31,
         matrix_units: false,
         half_units: false,
         heads: Heads::default(),

@@ -109,30 +109,6 @@ fn nearest_points_are_found_in_blocks() {
     check(&b.finish(&[values]).unwrap(), true);
 }
 
-/// A sum of more than one launch reaches would be computed first, and written.
-#[test]
-fn what_no_launch_reaches_is_reduced_in_blocks() {
-    let b = Builder::new();
-    let (x, y) = (b.input(DType::F32, &[QUERIES]), b.input(DType::F32, &[POINTS]));
-    let sum = b.add(b.reshape(x, &[QUERIES, 1]), b.reshape(y, &[1, POINTS]));
-    let least = b.reduce(Reduction::Min, b.multiply(sum, sum), &[1], false);
-    let program = b.finish(&[least]).unwrap();
-    let all = QUERIES * POINTS;
-    // Half of what a launch reaches, but 64 rows at least.
-    for (positions, trips) in [(all, None), (all - 1, Some(3)), (all / 3, Some(6))] {
-        let target = Target { positions, ..with_bytes(BUDGET) };
-        let optimized = optimize(program.clone(), &target).unwrap();
-        let found = optimized.instructions.iter().find_map(|i| match &i.op {
-            Op::While(op) => op.known_trips(),
-            _ => None,
-        });
-        assert_eq!(found, trips, "{optimized}");
-        let array = |ty: &Type| Array::new(ty, (0..ty.elements()).map(|i| Value::Float((i * 37 % 101) as f64 - 50.0)));
-        let inputs: Vec<Array> = program.inputs.iter().map(array).collect();
-        assert!(reference::run(&optimized, &inputs).unwrap() == reference::run(&program, &inputs).unwrap());
-    }
-}
-
 #[test]
 fn what_is_needed_whole_stays_whole() {
     check(&of_distances(|b, x| vec![b.reduce_max(x, &[1]), x]), false);

@@ -122,7 +122,7 @@ impl Region {
             if rows >= MIN_BLOCKS * MIN_ROWS
                 && rows <= i32::MAX as u64
                 && tried.insert(rows)
-                && let Some(region) = Region::of(program, rows, target)
+                && let Some(region) = Region::of(program, rows, budget)
             {
                 return Some(region);
             }
@@ -130,8 +130,7 @@ impl Region {
         None
     }
 
-    fn of(program: &Program, rows: u64, target: &Target) -> Option<Region> {
-        let (budget, positions) = (target.mapped_bytes, target.positions);
+    fn of(program: &Program, rows: u64, budget: u64) -> Option<Region> {
         let (type_of, readers, makers) = (program.types(), readers(program), program.makers());
         let count = program.instructions.len();
         let mut firsts = Vec::with_capacity(count);
@@ -183,20 +182,15 @@ impl Region {
             let Some(reads) = reads.get(at) else { return false };
             program.instructions[*at].operands.iter().zip(reads).all(|(&operand, &row)| row || !is_inside(operand))
         });
+        let block = (rows * budget / largest.max(1)).max(MIN_ROWS);
         let is_large = |operand: Operand| makers(operand).is_some_and(|at| large.binary_search(&at).is_ok());
         let op = |at: &usize| &program.instructions[*at].op;
         let reads_large = |at: &usize| program.instructions[*at].operands.iter().any(|&operand| is_large(operand));
         let orders = inside.iter().any(|at| matches!(op(at), Op::Order(_)) && reads_large(at));
         let reduces = inside.iter().any(|at| matches!(op(at), Op::Reduce { .. }) && reads_large(at));
         let multiplies = large.iter().any(|at| matches!(op(at), Op::Dot { .. }));
-        // What is elementwise alone is part of the kernels that reduce it anyway, if one launch reaches all of it.
-        let elements = |at: &usize| program.instructions[*at].outs.iter().map(Type::elements).max();
-        let most = large.iter().filter_map(elements).max().unwrap_or(0);
-        let (pays, block) = match orders || reduces && multiplies {
-            true => (true, rows * budget / largest.max(1)),
-            false => (reduces && most > positions, rows * (positions / 2) / most.max(1)),
-        };
-        let block = block.max(MIN_ROWS);
+        // What is elementwise alone is part of the kernels that reduce it anyway.
+        let pays = orders || reduces && multiplies;
         let is_read = |&at: &usize| {
             results(at).filter_map(|result| readers.get(&result)).flatten().any(|at| inside.binary_search(at).is_err())
         };

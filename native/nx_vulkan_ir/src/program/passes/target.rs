@@ -28,8 +28,6 @@ pub struct Target {
     pub short_flops: u64,
     /// Bytes that a value of iterations that run side by side may take; 0 where none do.
     pub mapped_bytes: u64,
-    /// Elements that one launch reaches.
-    pub positions: u64,
     /// Whether large products of f32 run on matrix units.
     pub matrix_units: bool,
     /// Whether those of f16 and bf16 do.
