@@ -91,7 +91,7 @@ defmodule Nx.Vulkan.NUTS.Batched do
   end
 
   # A leaf, before which a draw begins where none is under way. The last column says whether one has ended.
-  defn leaf(state, chain, value_and_grad, opts \\ []) do
+  defnp leaf(state, chain, value_and_grad, opts \\ []) do
     opts = keyword!(opts, [:max_tree_depth])
     # What a draw began with is computed again, since it began with what the sampler is at.
     {begun, fixed} = Transition.begin(state.draw, state.sampler, chain, max_tree_depth: opts[:max_tree_depth])
@@ -181,12 +181,13 @@ defmodule Nx.Vulkan.NUTS.Batched do
     ended = statistics[[.., 0..(count - 1), 7]] |> Nx.as_type(:u8) |> Nx.to_binary()
     took = System.monotonic_time(:nanosecond) - started
     :atomics.put(batched.leaf_ns, 1, max(div(took, count), 1))
-    rows = for {<<1>>, place} <- ended |> chunks() |> Enum.with_index(), do: {div(place, count), rem(place, count)}
+
+    rows =
+      for {1, place} <- ended |> :binary.bin_to_list() |> Enum.with_index(), do: {div(place, count), rem(place, count)}
+
     parts = if rows == [], do: parts, else: [part(batched, rows, positions, statistics) | parts]
     executions(batched, state, fixed, {left - length(rows), most - count}, part_us, parts)
   end
-
-  defp chunks(binary), do: for(<<byte::binary-size(1) <- binary>>, do: byte)
 
   # As many leaves as take about a part, as far as that is known.
   defp count(batched, part_us) do

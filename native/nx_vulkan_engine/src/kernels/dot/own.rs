@@ -17,6 +17,16 @@ struct OwnNumbers([OnceCell<bool>; 3]);
 /// Rows, columns and contracted elements of the product that is tried.
 const SIDE: u64 = 64;
 
+/// A tensor of one square as the operand of a product.
+fn square(tensor: Tensor) -> Matrix {
+    Matrix {
+        tensor,
+        batch: MergedAxes::new(&[1], &[0]),
+        free: MergedAxes::new(&[SIDE], &[SIDE as i64]),
+        depth: MergedAxes::new(&[SIDE], &[1]),
+    }
+}
+
 impl Engine {
     /// Whether matrix units take f16, and bf16, operands of a product as they are, for products of such a type; of f64,
     /// in the place of f16, whether they take bytes. The first question about each runs a small product and waits for it.
@@ -67,13 +77,7 @@ impl Engine {
             Tensor::from_nx_bytes(self, &ty, &bytes)
         };
         let seeds = [0x9e37_79b9_7f4a_7c15, 0xc2b2_ae3d_27d4_eb4f];
-        let matrix = |tensor: Tensor| Matrix {
-            tensor,
-            batch: MergedAxes::new(&[1], &[0]),
-            free: MergedAxes::new(&[SIDE], &[SIDE as i64]),
-            depth: MergedAxes::new(&[SIDE], &[1]),
-        };
-        let [a, b] = [matrix(upload(seeds[0])?), matrix(upload(seeds[1])?)];
+        let [a, b] = [square(upload(seeds[0])?), square(upload(seeds[1])?)];
         let out = Tensor::uninitialized(self, &ty)?;
         let p = Product { a, b, prologues: [None, None], out: &out, epilogue: None };
         let [a, b] = seeds.map(|seed| values(seed).map(i128::from).collect::<Vec<i128>>());
@@ -105,13 +109,7 @@ impl Engine {
             Tensor::from_nx_bytes(self, &ty, &bytes)
         };
         let seeds = [0x9e37_79b1, 0x85eb_ca77];
-        let matrix = |tensor: Tensor| Matrix {
-            tensor,
-            batch: MergedAxes::new(&[1], &[0]),
-            free: MergedAxes::new(&[SIDE], &[SIDE as i64]),
-            depth: MergedAxes::new(&[SIDE], &[1]),
-        };
-        let [a, b] = [matrix(upload(seeds[0])?), matrix(upload(seeds[1])?)];
+        let [a, b] = [square(upload(seeds[0])?), square(upload(seeds[1])?)];
         let out = Tensor::uninitialized(self, &Type::new(dtype, &[1, SIDE, SIDE]))?;
         let p = Product { a, b, prologues: [None, None], out: &out, epilogue: None };
         let tile = MatrixTile::all(planes).last();
