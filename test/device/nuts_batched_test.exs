@@ -1,5 +1,20 @@
 Code.require_file("../../examples/posteriors/large.exs", __DIR__)
 
+defmodule Nx.Vulkan.NUTSBatchedTest.Root do
+  @moduledoc false
+  import Nx.Defn
+
+  # The square root of what is positive, by as many steps of Newton as it takes.
+  defn newton(x) do
+    {root, _} =
+      while {root = x, x}, Nx.abs(root * root - x) > 1.0e-9 * x do
+        {0.5 * (root + x / root), x}
+      end
+
+    root
+  end
+end
+
 defmodule Nx.Vulkan.NUTSBatchedTest do
   # Chains that are taken together take the trees that each takes in a workgroup of its own.
   use ExUnit.Case, async: true
@@ -111,6 +126,19 @@ defmodule Nx.Vulkan.NUTSBatchedTest do
     end
 
     compare(density, 4, {:f, 64}, :diagonal, 4, 1.0e-8)
+  end
+
+  # Chains whose leaf is not a leapfrog step would run it from numbers that have no root.
+  test "as are those of densities with loops that only some chains may run" do
+    alias Nx.Vulkan.NUTSBatchedTest.Root
+
+    density = fn q ->
+      squares = Nx.sum(Nx.multiply(q, q))
+      heavy = Nx.Defn.Kernel.stop_grad(Root.newton(Nx.add(Nx.multiply(squares, 0.01), 1)))
+      Nx.multiply(Nx.divide(squares, heavy), -0.5)
+    end
+
+    compare(density, 3, {:f, 64}, :diagonal, 4, 1.0e-8)
   end
 
   test "large models are taken together, and their draws are of the posterior" do

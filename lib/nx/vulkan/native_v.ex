@@ -377,21 +377,20 @@ defmodule Nx.Vulkan.NativeV do
 
   @doc """
   As `program_compile/2`, for a device, where a run may take `memory` bytes besides its inputs, or as many as it likes for
-  `nil`. The
-  kind `:out_of_memory`, with `:needed_bytes`, where that can't be had. Dirty CPU scheduler.
+  `nil`. The kind `:out_of_memory`, with `:needed_bytes`, where that can't be had. Dirty CPU scheduler.
   """
   @spec program_compile(list, [boolean], pos_integer | nil, device) :: {:ok, ref} | error
   def program_compile(program, donated, memory, device \\ nil)
   def program_compile(_program, _donated, _memory, _device), do: nif_error()
 
   @doc """
-  As `program_compile/4` for `count` at once: each has the inputs for which `own` has `true`, with an axis of `count` in
-  front, and all results have that axis. The kind `:unsupported` for ops that can't run for several at once. Dirty CPU
-  scheduler.
+  As `program_compile/4`, with nothing donated, for `count` at once: each has the inputs for which `own` has `true`, with
+  an axis of `count` in front, and all results have that axis. The kind `:unsupported` for ops that can't run for several
+  at once. Dirty CPU scheduler.
   """
-  @spec program_compile_batched(list, [boolean], pos_integer, [boolean], device) :: {:ok, ref} | error
-  def program_compile_batched(program, own, count, donated, device \\ nil)
-  def program_compile_batched(_program, _own, _count, _donated, _device), do: nif_error()
+  @spec program_compile_batched(list, [boolean], pos_integer, device) :: {:ok, ref} | error
+  def program_compile_batched(program, own, count, device \\ nil)
+  def program_compile_batched(_program, _own, _count, _device), do: nif_error()
 
   @doc """
   Runs an executable on as many tensors as it has inputs: records it and returns references to memory that the device

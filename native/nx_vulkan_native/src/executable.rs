@@ -78,12 +78,15 @@ fn program_compile<'a>(
 ) -> Term<'a> {
     let run = || {
         let engine = device::engine_of(device)?;
-        Ok((engine, compile(engine, term::attr(program)?, &donated, memory)?))
+        let executable = compile(engine, term::attr(program)?, &donated, memory)?;
+        Ok(ExecutableRef { engine, executable, donated })
     };
-    match run() {
-        Ok((engine, executable)) => {
-            (atoms::ok(), ResourceArc::new(ExecutableRef { engine, executable, donated })).encode(env)
-        }
+    reference(env, run())
+}
+
+fn reference(env: Env<'_>, compiled: Result<ExecutableRef>) -> Term<'_> {
+    match compiled {
+        Ok(executable) => (atoms::ok(), ResourceArc::new(executable)).encode(env),
         Err(e) => error::encode(env, atoms::nil().to_term(env), &e),
     }
 }
@@ -95,23 +98,17 @@ fn program_compile_batched<'a>(
     program: Term<'a>,
     own: Vec<bool>,
     count: u64,
-    donated: Vec<bool>,
     device: Option<usize>,
 ) -> Term<'a> {
     let run = || {
         let (engine, program) = (device::engine_of(device)?, term::attr(program)?);
-        let compiled = on_large_stack(|| {
+        let executable = on_large_stack(|| {
             let program = batched::of(&Program::from_attr(&program)?, &own, count)?;
-            Executable::compile_donating(engine, program, &donated)
-        });
-        Ok((engine, compiled?))
+            Executable::compile(engine, program)
+        })?;
+        Ok(ExecutableRef { engine, executable, donated: vec![] })
     };
-    match run() {
-        Ok((engine, executable)) => {
-            (atoms::ok(), ResourceArc::new(ExecutableRef { engine, executable, donated })).encode(env)
-        }
-        Err(e) => error::encode(env, atoms::nil().to_term(env), &e),
-    }
+    reference(env, run())
 }
 
 /// What one run of an executable does.

@@ -31,8 +31,7 @@ defmodule Nx.Vulkan.NUTS do
   further, some 50 ms; chains whose trees have ended begin their next draws, and wait for the others at the end of a
   call alone (`:progress` makes a call of 20 draws). Some log-densities are drawn from chain by chain, each tree a loop
   that the host looks at: those with convolutions of parameters, with folds or windows whose initial or captured values
-  depend on them, with loops whose end depends on parameters within loops or branches of which that is true, too, and
-  those whose values are larger than a tensor for all chains.
+  depend on them, and those whose values are larger than a tensor for all chains.
 
   Factorizations and other long work on data alone are computed once, before the first draw, in both forms.
 

@@ -69,8 +69,9 @@ pub struct Builder(RefCell<State>);
 #[derive(Debug, Default)]
 struct State {
     program: Program,
-    /// The types of all results.
+    /// The types of all results, and which instruction makes each.
     types: Vec<Type>,
+    makers: Vec<u32>,
     error: Option<Error>,
 }
 
@@ -130,6 +131,14 @@ impl Builder {
         self.0.borrow().ty(operand).cloned().unwrap_or_else(|| Type::new(DType::F32, &[]))
     }
 
+    /// The instruction that has a value as its only result.
+    pub(super) fn maker(&self, operand: Operand) -> Option<Instruction> {
+        let Operand::Result(r) = operand else { return None };
+        let state = self.0.borrow();
+        let at = *state.makers.get(r as usize)?;
+        state.program.instructions.get(at as usize).filter(|instruction| instruction.outs.len() == 1).cloned()
+    }
+
     /// How many results there are so far.
     pub fn results(&self) -> u32 {
         self.0.borrow().types.len() as u32
@@ -146,7 +155,7 @@ impl Builder {
     /// `InvalidProgram`: the first rule that was broken. `TooLarge`, within `InOp`, where a value has more elements
     /// than any tensor.
     pub fn finish(self, outputs: &[Operand]) -> Result<Program> {
-        let State { mut program, types, error } = self.0.into_inner();
+        let State { mut program, types, error, .. } = self.0.into_inner();
         if let Some(error) = error {
             return Err(error);
         }
@@ -193,6 +202,8 @@ impl Builder {
         }
         let first = state.types.len() as u32;
         state.types.extend_from_slice(outs);
+        let at = state.program.instructions.len() as u32;
+        state.makers.extend(outs.iter().map(|_| at));
         state.program.instructions.push(Instruction {
             op,
             operands: SmallVec::from_slice(operands),

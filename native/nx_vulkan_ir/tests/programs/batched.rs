@@ -189,8 +189,7 @@ fn loops_end_for_each_alone() {
         },
     );
     let program = b.finish(&outer).unwrap();
-    // Where the outer loop ends for each on its own, the inner one might not.
-    assert_eq!(compare("loops", &program), 4);
+    assert_eq!(compare("loops", &program), 8);
     let b = Builder::new();
     let (x, limit, step) = (b.input(DType::S32, &[]), b.input(DType::S32, &[2]), b.input(DType::S32, &[2]));
     let last = b.while_loop(
@@ -241,17 +240,57 @@ fn the_largest_indices_are_behind_the_end() {
     assert!(same(&all[0], &alone[0]), "{all:?} {alone:?}");
 }
 
-/// Whoever takes the other branch, or has ended the loop around it, would run such a loop from anywhere.
+/// Whoever takes the other branch, or has ended the loop around it, would run such loops for ever.
 #[test]
-fn loops_that_might_not_end_are_refused() {
-    let counts_down = |b: &Builder, n: Operand| {
-        b.while_loop(&[n], &[], |b, v| b.not_equal(v[0], 0.0), |b, v| vec![b.subtract(v[0], 1.0)])
+fn loops_end_that_only_some_may_run() {
+    let counts_down = |b: &Builder, state: &[Operand]| {
+        b.while_loop(state, &[], |b, v| b.not_equal(v[0], 0.0), |b, v| vec![b.subtract(v[0], 1.0), b.add(v[1], 2.0)])
     };
+    // By the numbers of each, of all, and within a loop of a known count.
     let b = Builder::new();
-    let n = b.input(DType::S32, &[]);
-    let positive = b.greater(n, 0.0);
-    let chosen = b.cond(positive, &[n], |b, c| counts_down(b, c[0]), |_, c| vec![c[0]]);
+    let (n, which, x) = (b.input(DType::S32, &[]), b.input(DType::S32, &[]), b.input(DType::F32, &[2]));
+    let positive = b.greater(which, 1.0);
+    let chosen = b.cond(
+        positive,
+        &[b.add(b.multiply(n, which), 0.0), x],
+        |b, c| {
+            let zero = b.constant(DType::S32, Scalar::Int(0));
+            let state = [zero, b.abs(c[0]), c[1]];
+            b.while_loop(
+                &state,
+                &[],
+                |b, v| b.less(v[0], 3.0),
+                |b, v| {
+                    let last = counts_down(b, &[v[1], v[2]]);
+                    vec![b.add(v[0], 1.0), b.add(last[0], v[0]), last[1]]
+                },
+            )[1..]
+                .to_vec()
+        },
+        |_, c| c.to_vec(),
+    );
     let branch = b.finish(&chosen).unwrap();
+    assert_eq!(compare("loops in branches", &branch), 8);
+    // Of those that take the branch none has such a number.
+    let b = Builder::new();
+    let (n, which) = (b.input(DType::S32, &[]), b.input(DType::S32, &[]));
+    let never = b.subtract(b.multiply(n, 0.0), 1.0);
+    let chosen = b.cond(
+        b.greater(which, 9.0),
+        &[never, which],
+        |b, c| {
+            let last = b.while_loop(
+                &[b.multiply(c[0], 2.0), c[0]],
+                &[],
+                |b, v| b.less(v[0], 0.0),
+                |b, v| vec![b.subtract(b.multiply(v[0], 0.0), 1.0), v[1]],
+            );
+            vec![last[0]]
+        },
+        |_, c| vec![c[1]],
+    );
+    let program = b.finish(&chosen).unwrap();
+    assert_eq!(compare("loops that nobody runs", &program), 4);
     let b = Builder::new();
     let n = b.input(DType::S32, &[]);
     let zero = b.constant(DType::S32, Scalar::Int(0));
@@ -265,10 +304,23 @@ fn loops_that_might_not_end_are_refused() {
         },
     );
     let nested = b.finish(&nested).unwrap();
-    for program in [branch, nested] {
-        assert!(matches!(batched::of(&program, &[true], COUNT), Err(Error::Unsupported { .. })));
-        // All take one way.
-        batched::of(&program, &[false], COUNT).unwrap();
+    assert_eq!(compare("loops in loops that have ended", &nested), 2);
+}
+
+/// A short slice of a long row is put where it lies; a long one is chosen from.
+#[test]
+fn short_slices_are_put() {
+    for (rows, puts) in [(1000, true), (8, false)] {
+        let b = Builder::new();
+        let (a, part, start) =
+            (b.input(DType::F32, &[rows, 3]), b.input(DType::F32, &[2, 3]), b.input(DType::S32, &[]));
+        let put = Op::PutSlice { starts: [None, Some(0)].into_iter().collect() };
+        let start = b.subtract(b.multiply(start, 500.0), 2.0);
+        let put = b.push(put, &[a, part, start], &Type::new(DType::F32, &[rows, 3]));
+        let program = b.finish(&[put]).unwrap();
+        assert_eq!(compare("short slices", &program), 8);
+        let several = batched::of(&program, &[true; 3], COUNT).unwrap();
+        assert_eq!(several.instructions.iter().any(|i| i.op.name() == "indexed_put"), puts, "{several}");
     }
 }
 

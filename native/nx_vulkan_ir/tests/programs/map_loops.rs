@@ -5,8 +5,10 @@ use nx_vulkan_ir::program::attribute::{Axes, Scalar};
 use nx_vulkan_ir::program::ops::index::{Gather, IndexedAdd, IndexedPut, TakeAlongAxis};
 use nx_vulkan_ir::program::ops::moved::{Pad, Reverse};
 use nx_vulkan_ir::program::ops::order::{Argsort, Cumulative, Scan, Searchsorted, Side, Sort, TopK};
+use nx_vulkan_ir::program::ops::transform::Fft;
+use nx_vulkan_ir::program::ops::window::Window;
 use nx_vulkan_ir::program::passes::{Saving, Target, optimize};
-use nx_vulkan_ir::program::{Binary, Builder, Op, Operand, Program, Reduction};
+use nx_vulkan_ir::program::{Binary, Builder, Fourier, Linalg, Op, Operand, Program, Reduction, Unary, Windows};
 use nx_vulkan_ir::reference::{self, Array};
 use nx_vulkan_ir::{DType, Type, Value};
 use smallvec::SmallVec;
@@ -241,6 +243,23 @@ fn ops_of_rows_are_ops_of_all_rows() {
             let own = b.dot(left, left);
             let batched = b.dot_axes([left, right], [&[1], &[0]], [&[0], &[1]]);
             b.reshape(b.add(own, b.broadcast(b.reshape(batched, &[2, 1]), &[2, 2])), &[4])
+        },
+        // Factorizations, windows and transforms.
+        |b, _, row, _| {
+            let [half, other] = [b.slice(row, &[0], &[2]), b.slice(row, &[2], &[2])];
+            let square = b.dot_axes([b.reshape(half, &[2, 1]), b.reshape(half, &[2, 1])], [&[1], &[1]], [&[], &[]]);
+            let matrix = b.add(square, b.multiply(b.eye(DType::F32, &[2, 2]), b.sum(b.multiply(other, other), &[0])));
+            b.reshape(b.push(Op::from(Linalg::Cholesky), &[matrix], &ty(DType::F32, &[2, 2])), &[4])
+        },
+        |b, _, row, _| {
+            let windows =
+                Windows { sizes: list([2]), padding: list([(1, 0)]), strides: list([1]), dilations: list([1]) };
+            b.push(Op::from(Window { reduction: Reduction::Max, windows }), &[row], &ty(DType::F32, &[4]))
+        },
+        |b, _, row, _| {
+            let fft = Fft { kind: Fourier::Fft, axis: 0, length: 4, eps: Scalar::Float(0.0) };
+            let both = b.push(Op::from(fft), &[b.as_type(row, DType::C64)], &ty(DType::C64, &[4]));
+            b.add(b.unary(Unary::Real, both), b.unary(Unary::Imag, both))
         },
         // Indices.
         |b, i, _, kept| four(b, b.take(kept[0], own_index(b, i, kept), 0)),

@@ -49,7 +49,7 @@ defmodule Nx.Vulkan.NUTS.Batched do
     # Of the leaves of all arguments, those that each chain has.
     count = length(Composite.flatten_list([state, own]))
     owns = for input <- inputs, do: is_integer(input) and input in 1..count
-    again = fn -> NativeV.program_compile_batched(program, owns, chains, [], Devices.current()) end
+    again = fn -> NativeV.program_compile_batched(program, owns, chains, Devices.current()) end
 
     case again.() do
       {:error, kind, _op, _message, _details} when kind in [:unsupported, :too_large] ->

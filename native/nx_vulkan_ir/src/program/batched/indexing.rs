@@ -1,80 +1,181 @@
 //! Slices that begin somewhere else for each, and what indices read or write.
 
+use smallvec::SmallVec;
+
 use super::{Batch, Value, before, behind, with_front};
 use crate::program::attribute::{Axes, Scalar};
 use crate::program::ops::index::{Gather, IndexedAdd, IndexedPut, Indexing, Take, TakeAlongAxis};
 use crate::program::{Binary, Op, Operand};
 use crate::{DType, Type};
 
+/// Elements of a whole for each of a slice, from which on it is put by indices, which are sorted, in place of choosing
+/// among all elements.
+const PUT_SHARE: u64 = 64;
+
+/// An axis along which each has a start of its own.
+struct Apart {
+    axis: usize,
+    start: Value,
+    /// The last start that fits.
+    most: u64,
+    count: u64,
+    stride: u64,
+}
+
 impl Batch {
-    /// A slice; along axes where each has a start of its own, elements are taken by their places.
-    pub(super) fn slice(&self, starts: &[Option<i64>], [strides, lengths]: [&[u64]; 2], operands: &[Value]) -> Operand {
-        let (a, given) = (self.wide(operands[0]), given(starts, &operands[1..]));
-        let sizes = self.each(Value { at: a, own: true }).shape;
-        let is_apart = |axis: usize| given[axis].is_some_and(|start| start.own);
-        let pick = |apart: fn(u64) -> u64, of: &[u64]| -> Vec<u64> {
-            (0..sizes.len()).map(|axis| if is_apart(axis) { apart(sizes[axis]) } else { of[axis] }).collect()
-        };
-        let (first_strides, first_lengths) = (pick(|_| 1, strides), pick(|size| size, lengths));
-        let first_starts: Vec<Option<i64>> =
-            starts.iter().enumerate().map(|(axis, &start)| if is_apart(axis) { Some(0) } else { start }).collect();
-        let shared = given.iter().flatten().filter(|start| !start.own).map(|start| start.at);
-        let kept = first_lengths.iter().zip(&first_strides).map(|(length, stride)| length.div_ceil(*stride));
-        let shape: Vec<u64> = [self.count].into_iter().chain(kept).collect();
-        let op = Op::Slice {
-            starts: before(Some(0), &first_starts),
-            strides: before(1, &first_strides),
-            lengths: before(self.count, &first_lengths),
-        };
-        let operands: Vec<Operand> = [a].into_iter().chain(shared).collect();
-        let mut result = self.b.push(op, &operands, &Type::new(self.b.ty(a).dtype, &shape));
-        for axis in (0..sizes.len()).filter(|&axis| is_apart(axis)) {
-            let Some(start) = given[axis] else { continue };
-            let from = self.start(start, sizes[axis].saturating_sub(lengths[axis]), sizes.len());
-            let count = lengths[axis].div_ceil(strides[axis]);
-            let dtype = self.b.ty(from).dtype;
-            let steps = self.b.multiply(self.along(axis, count, sizes.len(), dtype), strides[axis] as f64);
-            result = self.taken_along(result, self.b.add(from, steps), axis, count);
+    /// Starts along axes as all share them, and where each has its own.
+    fn apart(
+        &self,
+        starts: &[Option<i64>],
+        given: &[Value],
+        sizes: &[u64],
+        [strides, lengths]: [&[u64]; 2],
+    ) -> (SmallVec<[Option<i64>; 6]>, Vec<Operand>, Vec<Apart>) {
+        let mut given = given.iter().copied();
+        let (mut shared, mut operands, mut apart) = (SmallVec::new(), vec![], vec![]);
+        for (axis, &start) in starts.iter().enumerate() {
+            let own = if start.is_none() { given.next() } else { None };
+            shared.push(match own {
+                Some(start) if start.own => Some(0),
+                _ => start,
+            });
+            match own {
+                Some(start) if !start.own => operands.push(start.at),
+                // What covers the axis begins at its beginning.
+                Some(start) if lengths[axis] < sizes[axis] => {
+                    let (most, count) = (sizes[axis] - lengths[axis], lengths[axis].div_ceil(strides[axis]));
+                    apart.push(Apart { axis, start, most, count, stride: strides[axis] });
+                }
+                _ => {}
+            }
         }
-        result
+        (shared, operands, apart)
+    }
+
+    /// A slice; along axes where each has a start of its own, elements are read by their places.
+    pub(super) fn slice(&self, starts: &[Option<i64>], [strides, lengths]: [&[u64]; 2], operands: &[Value]) -> Operand {
+        let a = operands[0];
+        let sizes = self.each(a).shape;
+        let rank = sizes.len();
+        let (starts, shared, apart) = self.apart(starts, &operands[1..], &sizes, [strides, lengths]);
+        // What all have in common is cut off first.
+        let find = |axis: usize| apart.iter().find(|own| own.axis == axis);
+        let mut first = Op::Slice {
+            starts,
+            strides: (0..rank).map(|axis| find(axis).map_or(strides[axis], |_| 1)).collect(),
+            lengths: (0..rank).map(|axis| find(axis).map_or(lengths[axis], |_| sizes[axis])).collect(),
+        };
+        let kept = |axis: usize| find(axis).map_or(lengths[axis].div_ceil(strides[axis]), |own| own.count);
+        let cut = (0..rank).map(|axis| find(axis).map_or_else(|| kept(axis), |_| sizes[axis]));
+        let dtype = self.b.ty(a.at).dtype;
+        let mut part = Type { dtype, shape: cut.collect() };
+        if a.own {
+            part = self.lead(&part);
+            if let Op::Slice { starts, strides, lengths } = &mut first {
+                starts.insert(0, Some(0));
+                strides.insert(0, 1);
+                lengths.insert(0, self.count);
+            }
+        }
+        let operands: Vec<Operand> = [a.at].into_iter().chain(shared).collect();
+        let part = self.b.push(first, &operands, &part);
+        if apart.is_empty() {
+            return self.wide(Value::new(part, a.own));
+        }
+        let axes: Axes = apart.iter().map(|own| own.axis).collect();
+        let order: Vec<usize> = axes.iter().copied().chain((0..rank).filter(|axis| !axes.contains(axis))).collect();
+        let out = Type { dtype, shape: order.iter().map(|&axis| kept(axis)).collect() };
+        let vectors = self.vectors(&apart, a.own);
+        let op = Gather { axes: if a.own { with_front(&axes) } else { axes } };
+        let gathered = self.b.push(op.into(), &[part, vectors], &self.lead(&out));
+        let back = (0..rank).filter_map(|axis| order.iter().position(|&other| other == axis).map(|place| place + 1));
+        self.turned(gathered, [0].into_iter().chain(back).collect())
+    }
+
+    fn turned(&self, a: Operand, axes: Vec<usize>) -> Operand {
+        if axes.is_sorted() { a } else { self.b.transpose(a, &axes) }
+    }
+
+    /// Puts a slice where each says.
+    pub(super) fn put_slice(&self, starts: &[Option<i64>], operands: &[Value], out: &Type) -> Operand {
+        let all = self.lead(out);
+        let [a, slice] = [self.wide(operands[0]), self.wide(operands[1])];
+        let lengths = self.each(operands[1]).shape;
+        let ones: Vec<u64> = lengths.iter().map(|_| 1).collect();
+        let (starts, shared, apart) = self.apart(starts, &operands[2..], &out.shape, [&ones, &lengths]);
+        if apart.is_empty() {
+            let operands: Vec<Operand> = [a, slice].into_iter().chain(shared).collect();
+            return self.b.push(Op::PutSlice { starts: before(Some(0), &starts) }, &operands, &all);
+        }
+        let axes: Axes = apart.iter().map(|own| own.axis).collect();
+        let rank = lengths.len();
+        let is_whole = |axis: usize| axes.contains(&axis) || lengths[axis] == out.shape[axis];
+        let elements: u64 = lengths.iter().product();
+        if (0..rank).all(is_whole) && out.elements() / PUT_SHARE >= elements {
+            let order = axes.iter().copied().chain((0..rank).filter(|axis| !axes.contains(axis)));
+            let updates = self.turned(slice, [0].into_iter().chain(order.map(|axis| axis + 1)).collect());
+            let op = IndexedPut { axes: with_front(&axes) };
+            return self.b.push(op.into(), &[a, self.vectors(&apart, true), updates], &all);
+        }
+        self.chosen_slice(&starts, &shared, &apart, [a, slice], out)
     }
 
     /// Puts a slice where each says; what it covers is chosen from it.
-    pub(super) fn put_slice(&self, starts: &[Option<i64>], operands: &[Value], out: &Type) -> Operand {
-        let (all, given) = (self.lead(out), given(starts, &operands[2..]));
-        let [a, slice] = [self.wide(operands[0]), self.wide(operands[1])];
-        if given.iter().flatten().all(|start| !start.own) {
-            let shared = given.iter().flatten().map(|start| start.at);
-            let operands: Vec<Operand> = [a, slice].into_iter().chain(shared).collect();
-            return self.b.push(Op::PutSlice { starts: before(Some(0), starts) }, &operands, &all);
-        }
+    fn chosen_slice(
+        &self,
+        starts: &[Option<i64>],
+        shared: &[Operand],
+        apart: &[Apart],
+        [a, slice]: [Operand; 2],
+        out: &Type,
+    ) -> Operand {
         let rank = out.shape.len();
-        let lengths = self.each(Value { at: slice, own: true }).shape;
-        let (mut value, mut covered) = (slice, None);
-        for (axis, (&length, &size)) in lengths.iter().zip(&out.shape).enumerate().filter(|(_, (l, s))| l < s) {
-            let from = match given[axis] {
-                Some(start) => self.start(start, size - length, rank),
-                None => {
-                    self.b.number(place_type(size), starts[axis].unwrap_or(0).clamp(0, (size - length) as i64) as f64)
-                }
+        let lengths = self.each(Value::own(slice)).shape;
+        let (mut value, mut covered, mut shared) = (slice, None, shared.iter());
+        for (axis, (&length, &size)) in lengths.iter().zip(&out.shape).enumerate() {
+            let given = if starts[axis].is_none() { shared.next() } else { None };
+            if length == size {
+                continue;
+            }
+            let (most, dtype) = (size - length, place_type(size));
+            let from = match (apart.iter().find(|own| own.axis == axis), given) {
+                (Some(own), _) => self.start(own.start, most, dtype, rank),
+                (None, Some(&start)) => self.start(Value::new(start, false), most, dtype, rank),
+                (None, None) => self.b.number(dtype, starts[axis].unwrap_or(0).clamp(0, most as i64) as f64),
             };
-            let place = self.b.subtract(self.along(axis, size, rank, self.b.ty(from).dtype), from);
+            let place = self.b.subtract(self.along(axis, size, rank, dtype), from);
             let is_inside = self.b.logical_and(self.b.greater_equal(place, 0.0), self.b.less(place, length as f64));
             covered = Some(covered.map_or(is_inside, |before| self.b.logical_and(before, is_inside)));
             let within = self.b.min(self.b.max(place, 0.0), (length - 1) as f64);
             value = self.taken_along(value, within, axis, size);
         }
+        let all = self.lead(out);
         match covered {
             Some(covered) => self.b.push(Op::Select, &[covered, value, a], &all),
             None => self.b.push(Op::AsType, &[value], &all),
         }
     }
 
+    /// Index vectors of what begins at each one's own places along some axes: `[count, elements along them, places]`.
+    /// They are `numbered` where the first place is each one's number.
+    fn vectors(&self, apart: &[Apart], numbered: bool) -> Operand {
+        let reach = apart.iter().map(|own| own.most + own.count * own.stride).max();
+        let dtype = place_type(reach.unwrap_or(0).max(self.count));
+        let rank = apart.len() + 1;
+        let column: Vec<u64> = [self.count].into_iter().chain(apart.iter().map(|own| own.count)).chain([1]).collect();
+        let mut columns: Vec<Operand> = numbered.then(|| self.b.iota(dtype, &column, Some(0))).into_iter().collect();
+        for (k, own) in apart.iter().enumerate() {
+            let start = self.start(own.start, own.most, dtype, rank);
+            let steps = self.b.multiply(self.along(k, own.count, rank, dtype), own.stride as f64);
+            columns.push(self.b.broadcast(self.b.add(start, steps), &column));
+        }
+        if let [one] = columns[..] { one } else { self.b.concatenate(&columns, rank) }
+    }
+
     /// A start of each, or of all, between 0 and `most`, as an operand beside tensors of `rank` axes for each.
-    fn start(&self, start: Value, most: u64, rank: usize) -> Operand {
+    fn start(&self, start: Value, most: u64, dtype: DType, rank: usize) -> Operand {
         let place = self.b.as_type(self.signed(start.at), DType::S64);
-        let place = self.b.min(self.b.max(place, 0.0), most as f64);
-        let place = self.b.as_type(place, place_type(most));
+        let place = self.b.as_type(self.b.min(self.b.max(place, 0.0), most as f64), dtype);
         let mut shape = vec![1; rank + 1];
         if start.own {
             shape[0] = self.count;
@@ -198,12 +299,6 @@ impl Batch {
         };
         self.b.push(op, &[self.wide(operands[0]), indices, updates], &all)
     }
-}
-
-/// The operand that gives the start along each axis, where there is one.
-fn given(starts: &[Option<i64>], operands: &[Value]) -> Vec<Option<Value>> {
-    let mut operands = operands.iter();
-    starts.iter().map(|start| if start.is_none() { operands.next().copied() } else { None }).collect()
 }
 
 /// The type of places up to that number.

@@ -1,19 +1,22 @@
 //! A program for many at once: what each has of its own gets an axis in front, and what all share stays as it is. So
-//! chains of a sampler take every step together, each kernel for all of them.
+//! chains of a sampler take every step together, each kernel for all of them, and so do rows that a loop makes.
 //!
 //! Values that depend on nothing of their own are computed once. A product of a shared matrix and vectors of their own
 //! is a product of two matrices. A loop goes on until it has ended for all; those for which it has ended keep their
-//! state. Of a branch that each chooses on its own both ways are computed, and chosen from.
+//! state. Of a branch that each chooses on its own both ways are computed, and chosen from: what those compute who
+//! don't take it is of no use, but ends, as they run none of its loops.
 
+mod choice;
 mod control;
 mod indexing;
+mod numbered;
 mod owns;
 
 use std::cell::Cell;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::attribute::{Axes, Reduction, Scalar};
+use super::attribute::{Axes, Scalar};
 use super::ops::index::Indexing;
 use super::ops::matrix::Matrix;
 use super::ops::moved::{Moved, Pad, Reverse};
@@ -21,8 +24,10 @@ use super::ops::order::{Argsort, Order, Scan, Searchsorted, Sort};
 use super::ops::transform::{Fft, Spectral};
 use super::ops::window::{Window, WindowFold, WindowScatter, Windowed};
 use super::passes::steps_of_all_close;
-use super::{Builder, Op, Operand, Program, Windows, verify};
+use super::{Builder, Op, Operand, Program, Windows, counted, verify};
 use crate::{DType, Error, Result, Type};
+use numbered::First;
+pub(super) use owns::{cells, results};
 
 /// The program whose inputs have an axis of `count` in front where each has its `own`, and whose outputs all have it.
 /// Results are those of the program for each alone, but for the order of sums, and but for whether a system is regular:
@@ -31,8 +36,7 @@ use crate::{DType, Error, Result, Type};
 /// # Errors
 /// `InvalidProgram` for a program that breaks a rule, or other inputs than it has; `TooLarge` where values would have
 /// more elements than any tensor; `Unsupported` for what can't run for several at once: convolutions, folds and windows
-/// with initial or captured values of their own, what passes have made, and loops that might not end for those that
-/// don't run them: within a branch or a loop that each takes or leaves on its own.
+/// with initial or captured values of their own, and what passes have made.
 pub fn of(program: &Program, own: &[bool], count: u64) -> Result<Program> {
     verify::program(program)?;
     if own.len() != program.inputs.len() || count == 0 {
@@ -40,11 +44,27 @@ pub fn of(program: &Program, own: &[bool], count: u64) -> Result<Program> {
         return Err(Error::InvalidProgram { op: "batched".to_string(), reason });
     }
     fits(program, count)?;
-    let batch = Batch { b: Builder::new(), count, all_run: Cell::new(true) };
+    let mut program = program.clone();
+    counted::note(&mut program);
+    let batch = Batch::new(count, First::Number(0));
     let inputs: Vec<Value> = program.inputs.iter().zip(own).map(|(ty, &own)| batch.input(ty, own)).collect();
-    let outputs = batch.append(program, &inputs)?;
-    let outputs: Vec<Operand> = outputs.iter().map(|&value| batch.wide(value)).collect();
-    batch.b.finish(&outputs)
+    batch.finish(&program, &inputs)
+}
+
+/// The program for rows that it numbers: input `number` is the row's number, which counts from `first`, or from what
+/// that input is where it is not known before. Other inputs are those of all rows; outputs have an axis in front.
+///
+/// # Errors
+/// As of [`of`].
+pub(super) fn of_rows(program: &Program, number: u32, first: Option<i64>, count: u64) -> Result<Program> {
+    fits(program, count)?;
+    let first = first.map_or(First::Operand(Operand::Input(number)), First::Number);
+    let batch = Batch::new(count, first);
+    let mut inputs: Vec<Value> = program.inputs.iter().map(|ty| batch.input(ty, false)).collect();
+    if let (Some(input), Some(ty)) = (inputs.get_mut(number as usize), program.inputs.get(number as usize)) {
+        *input = batch.numbers(ty);
+    }
+    batch.finish(program, &inputs)
 }
 
 /// Whether all values may have the axis in front.
@@ -61,19 +81,32 @@ fn fits(program: &Program, count: u64) -> Result<()> {
 }
 
 /// A value of the new program.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 struct Value {
     at: Operand,
     /// Whether it has the axis in front.
     own: bool,
+    /// Whether it is each one's number, as a scalar of its own.
+    is_number: bool,
+}
+
+impl Value {
+    fn new(at: Operand, own: bool) -> Value {
+        Value { at, own, is_number: false }
+    }
+
+    fn own(at: Operand) -> Value {
+        Value::new(at, true)
+    }
 }
 
 /// The new program as it grows.
 struct Batch {
     b: Builder,
     count: u64,
-    /// Whether what is added runs for all, or for some of whom others take another branch or have ended their loop.
-    all_run: Cell<bool>,
+    first: First,
+    /// A byte for each: whether what is added runs for it, where others take another branch or have ended their loop.
+    mask: Cell<Option<Operand>>,
 }
 
 /// Axes behind one more.
@@ -96,9 +129,20 @@ fn unsupported<T>(op: &Op, needs: &str) -> Result<T> {
 }
 
 impl Batch {
+    fn new(count: u64, first: First) -> Batch {
+        Batch { b: Builder::new(), count, first, mask: Cell::new(None) }
+    }
+
+    /// A program that takes such inputs in the place of its own, for each.
+    fn finish(self, program: &Program, inputs: &[Value]) -> Result<Program> {
+        let outputs = self.append(program, inputs)?;
+        let outputs: Vec<Operand> = outputs.iter().map(|&value| self.wide(value)).collect();
+        self.b.finish(&outputs)
+    }
+
     fn input(&self, ty: &Type, own: bool) -> Value {
         let ty = if own { self.lead(ty) } else { ty.clone() };
-        Value { at: self.b.input(ty.dtype, &ty.shape), own }
+        Value::new(self.b.input(ty.dtype, &ty.shape), own)
     }
 
     /// The type with the axis in front.
@@ -134,10 +178,6 @@ impl Batch {
         self.b.reshape(value.at, &aligned)
     }
 
-    fn own(at: Operand) -> Value {
-        Value { at, own: true }
-    }
-
     /// Adds a program that takes such inputs in the place of its own. Answers its outputs.
     fn append(&self, program: &Program, inputs: &[Value]) -> Result<Vec<Value>> {
         let mut results: Vec<Value> = Vec::new();
@@ -158,10 +198,11 @@ impl Batch {
     }
 
     fn instruction(&self, op: &Op, operands: &[Value], outs: &[Type]) -> Result<Vec<Value>> {
-        if operands.iter().all(|value| !value.own) {
+        let is_masked = self.mask.get().is_some() && owns::might_not_end(op);
+        if !is_masked && operands.iter().all(|value| !value.own) {
             let operands: Vec<Operand> = operands.iter().map(|value| value.at).collect();
             let results = self.b.push_all(op.clone(), &operands, outs);
-            return Ok(results.into_iter().map(|at| Value { at, own: false }).collect());
+            return Ok(results.into_iter().map(|at| Value::new(at, false)).collect());
         }
         match op {
             Op::While(op) => return self.while_loop(op, operands),
@@ -170,12 +211,16 @@ impl Batch {
             Op::Order(Order::TopK(_)) => {
                 let outs: Vec<Type> = outs.iter().map(|out| self.lead(out)).collect();
                 let results = self.b.push_all(op.clone(), &[operands[0].at], &outs);
-                return Ok(results.into_iter().map(Self::own).collect());
+                return Ok(results.into_iter().map(Value::own).collect());
             }
             _ => {}
         }
         let [out] = outs else { return unsupported(op, "one result") };
-        self.one(op, operands, out).map(|at| vec![Self::own(at)])
+        if let Some(row) = self.row(op, operands, out) {
+            return Ok(vec![Value::own(row)]);
+        }
+        let at = self.one(op, operands, out)?;
+        Ok(vec![Value { at, own: true, is_number: self.is_number(op, operands, out) }])
     }
 
     /// An op of one result, of which something is each one's own.
@@ -332,7 +377,7 @@ impl Batch {
         let outs: Vec<Type> = outs.iter().enumerate().map(lead).collect();
         let operands: Vec<Operand> = operands.iter().map(|&value| self.wide(value)).collect();
         let results = self.b.push_all(op.clone(), &operands, &outs);
-        results.into_iter().enumerate().map(|(i, at)| Value { at, own: !flag(i) }).collect()
+        results.into_iter().enumerate().map(|(i, at)| Value::new(at, !flag(i))).collect()
     }
 
     /// Where one operand is shared, and has no batches, the axis in front is a free one of the other.
@@ -363,11 +408,5 @@ impl Batch {
         let out = Type { dtype: all.dtype, shape };
         let result = product([b.at, a.at], [behind(contract_b), contract_a.clone()], none(), &out);
         if free_a == 0 || free_b == 0 { result } else { self.b.transpose(result, &turned) }
-    }
-
-    /// Whether anyone's predicate holds.
-    fn any(&self, predicate: Operand) -> Operand {
-        let axes: Vec<usize> = (0..self.b.ty(predicate).shape.len()).collect();
-        self.b.reduce(Reduction::Any, predicate, &axes, false)
     }
 }

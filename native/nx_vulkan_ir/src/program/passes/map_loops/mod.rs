@@ -1,10 +1,6 @@
 //! Runs the iterations of a loop side by side where each of them makes a row of its own of what the loop gives, and
 //! reads no row of another: Nx's loops over vectorized tensors, and searches that are written row by row.
 
-mod batch;
-mod rules;
-mod varying;
-
 use smallvec::SmallVec;
 
 use super::rewrite::{Operands, Rewriter, readers};
@@ -12,16 +8,12 @@ use super::target::Target;
 use crate::program::attribute::Scalar;
 use crate::program::counted::{Counted, Trips, whole_number};
 use crate::program::ops::index::{IndexedPut, Indexing, Take};
-use crate::program::{Binary, Instruction, Loop, Op, Operand, Program};
+use crate::program::{Binary, Instruction, Loop, Op, Operand, Program, batched};
 use crate::shape::Dims;
-use crate::{Result, Type};
-use batch::{Batch, First, Value, Values, bit};
+use crate::{DType, Error, Result, Type};
 
 /// Rows side by side, at least, that are worth it where a loop has so many.
 const MIN_ROWS: u64 = 8;
-
-/// Elements along an axis, at most: indices of rows are 32-bit numbers.
-const MAX_SIZE: u64 = i32::MAX as u64;
 
 pub fn run(program: &Program, target: &Target) -> Result<Program> {
     let mut new = Rewriter::new(program);
@@ -160,7 +152,7 @@ impl Map {
         let mut body = without_kept(&op.body)?;
         let outs = &instruction.outs;
         let is_index = outs.get(counter as usize).is_some_and(|ty| ty.shape.is_empty() && ty.dtype.is_integer());
-        if !is_index || first < 0 || has_large(&body) {
+        if !is_index || first < 0 {
             return Ok(None);
         }
         // A row that is put where it was read changes nothing.
@@ -241,9 +233,8 @@ impl Map {
         }
         for rows in [rows * u64::from(whole == 1), rest] {
             if rows > 0 {
-                let first = First::Number(self.first + done as i64);
-                let mut batch = Batch { new, rows, first, mask: None };
-                let Some(next) = self.rows(&mut batch, |k| states[k], old)? else { return Ok(None) };
+                let first = Some(self.first + done as i64);
+                let Some(next) = self.rows(new, &states, old, first, rows)? else { return Ok(None) };
                 states.splice(..next.len(), next);
                 done += rows;
             }
@@ -263,11 +254,11 @@ impl Map {
         let constant = |new: &mut Rewriter, number: i128| new.push_one(Op::Constant(Scalar::Int(number)), &[], ty);
         let mut condition = Rewriter::new(&empty());
         let end = constant(&mut condition, i128::from(self.first) + i128::from(rows * count));
-        let below = condition.push_one(Op::Binary(Binary::Less), &[counter, end], &bit(&[]));
+        let below = condition.push_one(Op::Binary(Binary::Less), &[counter, end], &Type::new(DType::U8, &[]));
         let condition = condition.finish_with(vec![below]);
         let mut body = Rewriter::new(&empty());
-        let mut batch = Batch { new: &mut body, rows, first: First::Operand(counter), mask: None };
-        let Some(mut next) = self.rows(&mut batch, |k| Operand::Input(k as u32), old)? else { return Ok(None) };
+        let inputs: Vec<Operand> = (0..self.body.inputs.len() as u32).map(Operand::Input).collect();
+        let Some(mut next) = self.rows(&mut body, &inputs, old, None, rows)? else { return Ok(None) };
         let step = constant(&mut body, rows.into());
         next[self.counter as usize] = body.push_one(Op::Binary(Binary::Add), &[counter, step], ty);
         let body = body.finish_with(next);
@@ -278,71 +269,52 @@ impl Map {
         Ok(Some((made..).take(old.outs.len()).map(Operand::Result).collect()))
     }
 
-    /// Adds the work of a part of the rows. Answers the states after it; that of the counter is no number.
+    /// Adds the work of so many rows, which begin at that number, or at the counter. Answers the states after it; that of
+    /// the counter is no number.
     fn rows(
         &self,
-        batch: &mut Batch<'_>,
-        input: impl Fn(usize) -> Operand,
+        new: &mut Rewriter,
+        inputs: &[Operand],
         old: &Instruction,
+        first: Option<i64>,
+        count: u64,
     ) -> Result<Option<Vec<Operand>>> {
-        let mut inputs = Values::new();
-        for k in 0..self.body.inputs.len() {
-            inputs.push(match k as u32 == self.counter {
-                true => Value::Index(self.numbers(batch, &self.body.inputs[k])),
-                false => Value::Same(input(k)),
-            });
-        }
         // Outputs are the rows, not what has been put.
         let values = self.states.iter().map(|state| match state {
             State::Row { value, .. } => *value,
             State::Counter | State::Kept => Operand::Input(self.counter),
         });
-        let values = Program { outputs: values.collect(), ..self.body.clone() };
-        let values = super::dce::run(&values)?;
-        let Some(rows) = batch.program(&values, &inputs)? else { return Ok(None) };
-        let of_rows = |k: usize| values.type_of(values.outputs[k]).cloned();
+        let values = super::dce::run(&Program { outputs: values.collect(), ..self.body.clone() })?;
+        let all = match batched::of_rows(&values, self.counter, first, count) {
+            Ok(all) => super::dce::run(&all)?,
+            Err(Error::Unsupported { .. }) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let rows = new.append(&all, inputs);
         let mut next = Vec::with_capacity(self.states.len());
         for (k, state) in self.states.iter().enumerate() {
-            let (before, out) = (input(k), &old.outs[k]);
-            let (State::Row { starts, .. }, Some(ty)) = (state, of_rows(k)) else {
+            let (before, out) = (inputs[k], &old.outs[k]);
+            let State::Row { starts, .. } = state else {
                 next.push(before);
                 continue;
             };
-            let rows = batch.spread(rows[k], &ty);
-            let lengths: Dims = match ty.shape.len() == out.shape.len() && ty.shape.first() == Some(&1) {
-                true => ty.shape[1..].into(),
-                false => out.shape[1..].into(),
-            };
-            let shape: Dims = std::iter::once(batch.rows).chain(lengths).collect();
-            let rows = batch.reshape(rows, &shape)?;
-            if shape == out.shape {
-                next.push(batch.cast(rows, out.dtype)?);
+            let ty = new.ty(rows[k])?.clone();
+            let each = &ty.shape[1..];
+            let lengths =
+                if each.len() == out.shape.len() && each.first() == Some(&1) { &each[1..] } else { &out.shape[1..] };
+            let shape: Dims = std::iter::once(count).chain(lengths.iter().copied()).collect();
+            let part = Type { dtype: ty.dtype, shape };
+            let row = if part == ty { rows[k] } else { new.push_one(Op::Reshape, &[rows[k]], &part) };
+            if part.shape == out.shape {
+                next.push(if part == *out { row } else { new.push_one(Op::AsType, &[row], out) });
                 continue;
             }
-            let (first, operand) = match batch.first {
-                First::Number(first) => (Some(first), None),
-                First::Operand(operand) => (None, Some(operand)),
-            };
             let starts = std::iter::once(first).chain(starts.iter().map(|&start| Some(start))).collect();
-            let operands: Operands = [before, rows].into_iter().chain(operand).collect();
-            next.push(batch.new.push_one(Op::PutSlice { starts }, &operands, out));
+            let counter = if first.is_none() { Some(inputs[self.counter as usize]) } else { None };
+            let operands: Operands = [before, row].into_iter().chain(counter).collect();
+            next.push(new.push_one(Op::PutSlice { starts }, &operands, out));
         }
         Ok(Some(next))
-    }
-
-    /// The numbers of a part of the rows.
-    fn numbers(&self, batch: &mut Batch<'_>, ty: &Type) -> Operand {
-        let ty = batch.of_rows(ty);
-        let counted = batch.new.push_one(Op::Iota { axis: Some(0) }, &[], &ty);
-        let first = match batch.first {
-            First::Number(0) => return counted,
-            First::Number(first) => {
-                let first = Op::Constant(Scalar::Int(first.into()));
-                batch.new.push_one(first, &[], &Type::new(ty.dtype, &[]))
-            }
-            First::Operand(first) => first,
-        };
-        batch.new.push_one(Op::Binary(Binary::Add), &[counted, first], &ty)
     }
 
     /// Reads one of rows that are all equal where an operand of the loop has such, as an operand more.
@@ -441,16 +413,9 @@ fn row_of(body: &Program, k: usize, counter: u32, ty: &Type, end: u64) -> Option
     }
 }
 
-/// Whether any axis is too long for the indices of rows.
-fn has_large(program: &Program) -> bool {
-    let is_large = |ty: &Type| ty.shape.iter().any(|&size| size > MAX_SIZE || size == 0);
-    program.inputs.iter().chain(program.results()).any(is_large)
-        || program.instructions.iter().any(|instruction| instruction.op.inside().any(has_large))
-}
-
 /// Bytes of the largest value of a program that differs from row to row, but for those that are `not`.
 fn largest(program: &Program, inputs: &[bool], not: &[Operand]) -> u64 {
-    let varies = varying::results(program, inputs);
+    let varies = batched::results(program, inputs, false);
     let of = |operand: Operand| match operand {
         Operand::Input(k) => inputs.get(k as usize).copied().unwrap_or(true),
         Operand::Result(r) => varies.get(r as usize).copied().unwrap_or(true),
@@ -466,7 +431,7 @@ fn largest(program: &Program, inputs: &[bool], not: &[Operand]) -> u64 {
         let operands: Vec<bool> = instruction.operands.iter().map(|&operand| of(operand)).collect();
         most = match &instruction.op {
             Op::While(op) => {
-                let (varies, _) = varying::states(op, &operands);
+                let (varies, _) = batched::cells(op, &operands, false);
                 most.max(largest(&op.condition, &varies, &[])).max(largest(&op.body, &varies, &[]))
             }
             Op::Cond(op) => {
