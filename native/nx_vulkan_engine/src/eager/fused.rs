@@ -15,7 +15,7 @@ use crate::kernels::rows::rows;
 use crate::program::attention::Attention;
 use crate::program::attention_gradient::AttentionGradient;
 use crate::program::epilogue::Factor;
-use crate::program::fused::{Made, Plan};
+use crate::program::fused::{Computed, Made, Plan};
 use crate::program::pair::Pair;
 use crate::program::put::Put;
 use crate::program::reductions::Reductions;
@@ -68,16 +68,12 @@ pub fn fused(call: &Call<'_>, body: &Program) -> Result<Results> {
         None if !loads.iter().all(|load| load.is_bounded_within(call.engine.reach())) => None,
         None => mapped(call, &plan, &loads, &results).map(Some)?,
         Some(_) => {
-            match Reductions::of(&plan, programs.repeats).filter(|reductions| streams(call, &plan, reductions)) {
-                Some(what) => {
-                    let done = produce::reduce(call.engine, &plan, &what, &loads, &results, call.compile)?;
-                    if done.is_none() && !what.is_alone() {
-                        return one_by_one(call, &passes::apart(body, &call.engine.target())?);
-                    }
-                    done
-                }
-                None => rows(call.engine, &plan, &loads, &results, call.compile)?,
+            let what = Reductions::of(&plan, programs.repeats).filter(|reductions| streams(call, &plan, reductions));
+            let done = reduced(call, &plan, what.as_ref(), &loads, &results)?;
+            if done.is_none() && what.is_some_and(|what| !what.is_alone()) {
+                return one_by_one(call, &passes::apart(body, &call.engine.target())?);
             }
+            done
         }
     };
     match done {
@@ -105,6 +101,66 @@ pub fn fused(call: &Call<'_>, body: &Program) -> Result<Results> {
 
 fn one_by_one(call: &Call<'_>, body: &Program) -> Result<Results> {
     Ok(run_instructions(call.engine, body, call.operands, call.compile)?.into_iter().collect())
+}
+
+/// Runs a plan that reduces rows: by `what` it reduces, or row by row. Where no launch reaches all elements, halves of
+/// the rows, as reductions of what lies in memory do. `None` where one kernel can't do it.
+fn reduced(
+    call: &Call<'_>,
+    plan: &Plan,
+    what: Option<&Reductions>,
+    loads: &[Loaded],
+    results: &[Tensor],
+) -> Result<Option<()>> {
+    let reach = call.engine.reach();
+    let is_beyond = plan.elements() > reach.far() || !loads.iter().all(|load| load.is_indexed(reach));
+    if is_beyond && let Some(axis) = cut_axis(plan, loads) {
+        let half = plan.space[axis] / 2;
+        for (start, size) in [(0, half), (half, plan.space[axis] - half)] {
+            let mut part = plan.clone();
+            part.space[axis] = size;
+            let loads: Vec<Loaded> = loads.iter().map(|load| cut(load, axis, start, size)).collect();
+            let mut parts = Results::new();
+            for (store, whole) in plan.stores.iter().zip(results) {
+                let inner = (axis + 1..plan.space.len()).filter(|axis| !(store.row && plan.axes.contains(axis)));
+                let inner: u64 = inner.map(|axis| plan.space[axis]).product();
+                let mut view = View::contiguous(whole.view.dtype, &[size * inner]);
+                view.offset = whole.view.offset + start * inner;
+                parts.push(whole.with_view(view));
+            }
+            if reduced(call, &part, what, &loads, &parts)?.is_none() {
+                return Ok(None);
+            }
+        }
+        return Ok(Some(()));
+    }
+    match what {
+        Some(what) => produce::reduce(call.engine, plan, what, loads, results, call.compile),
+        None => rows(call.engine, plan, loads, results, call.compile),
+    }
+}
+
+/// The outermost axis of several rows, where halves of them may be computed apart: nothing is made of where a row is,
+/// and what is stored of either half lies together.
+fn cut_axis(plan: &Plan, loads: &[Loaded]) -> Option<usize> {
+    let axis = (0..plan.space.len()).find(|axis| !plan.axes.contains(axis) && plan.space[*axis] > 1)?;
+    let is_of_rows = |r: &Ref| matches!(r, Ref::Linear) || matches!(r, Ref::Coordinate(k) if usize::from(*k) == axis);
+    let counts = |value: &Computed| match &value.made {
+        Made::Step(step) => step.args.iter().any(is_of_rows),
+        Made::Reduction { of, .. } => is_of_rows(of),
+    };
+    let is_outermost = plan.space[..axis].iter().all(|&size| size == 1);
+    let is_bounded = |load: &Loaded| load.bounds.is_some() && load.tensor.view.strides[axis] != 0;
+    let fits = plan.stores.iter().all(|store| (store.row || is_outermost) && !is_of_rows(&store.value));
+    (fits && !plan.values.iter().any(counts) && !loads.iter().any(is_bounded)).then_some(axis)
+}
+
+/// The elements of a part of an axis.
+fn cut(load: &Loaded, axis: usize, start: u64, size: u64) -> Loaded {
+    let mut view = View::clone(&load.tensor.view);
+    view.shape[axis] = size;
+    view.offset = view.offset.wrapping_add_signed(view.strides[axis] * start as i64);
+    Loaded { tensor: load.tensor.with_view(view), bounds: load.bounds }
 }
 
 /// Whether reductions take a pass over memory of chunks of rows, and not whole rows in registers: workgroups of a GPU
@@ -185,7 +241,7 @@ mod tests {
     use crate::eager::{Compile, run, run_program};
     use crate::kernels::Reach;
     use crate::options::Options;
-    use crate::program::{Builder, Op, Operand};
+    use crate::program::{Builder, Op, Operand, Reduction};
     use crate::{DType, Engine, Error, Executable, Tensor, Type};
 
     const MIB: u64 = 1 << 20;
@@ -250,6 +306,49 @@ mod tests {
                     assert!(got == expected, "{name} in launches of {reach:?}");
                 }
             }
+        }
+    }
+
+    /// Rows of which no launch reaches all are reduced by halves, as those in memory are, and nothing is stored first.
+    #[test]
+    fn rows_that_no_launch_reaches_are_reduced_by_halves() {
+        type Of = fn(&Builder, Operand, Operand) -> Operand;
+        let squares: Of = |b, x, y| {
+            let difference = b.subtract(x, y);
+            b.multiply(difference, difference)
+        };
+        let cases: [(&str, Of); 6] = [
+            ("least of rows", |b, s, _| b.reduce(Reduction::Min, s, &[1], false)),
+            ("sums of rows", |b, s, _| b.multiply(b.sum(s, &[1]), 0.5)),
+            ("places", |b, s, _| b.reduce(Reduction::ArgMin, s, &[1], false)),
+            ("sums of columns", |b, s, _| b.sum(s, &[0])),
+            ("shares", |b, s, _| b.divide(s, b.reduce(Reduction::Sum, s, &[1], true))),
+            ("places of rows", |b, s, y| {
+                let place = b.as_type(b.iota(DType::S32, &[700, 1024], Some(0)), DType::F32);
+                b.sum(b.multiply(s, b.add(place, y)), &[1])
+            }),
+        ];
+        let (free, limited) = (engine(None, Reach::default()), engine(None, Reach::of_bytes(MIB / 8)));
+        for (name, of) in cases {
+            let b = Builder::new();
+            let (x, y) = (b.input(DType::F32, &[700, 1024]), b.input(DType::F32, &[1024]));
+            let out = of(&b, squares(&b, x, y), y);
+            let program = b.finish(&[out]).unwrap();
+            let run = |engine: &Arc<Engine>| {
+                let executable = Executable::compile(engine, program.clone()).unwrap();
+                let inputs = program.inputs.iter().map(|ty| {
+                    let values: Vec<u8> =
+                        (0..ty.elements()).flat_map(|i| ((i * 37 % 1013) as f32 / 7.0).to_ne_bytes()).collect();
+                    Tensor::from_nx_bytes(engine, ty, &values).unwrap()
+                });
+                let inputs: Vec<Tensor> = inputs.collect();
+                let got = executable.run(&inputs, Compile::Allowed).unwrap()[0].to_nx_bytes(engine, None).unwrap();
+                (got, executable.summary().arena_bytes)
+            };
+            let ((expected, _), (got, stored)) = (run(&free), run(&limited));
+            assert!(got == expected, "{name}");
+            // Places of rows are counted over all of them, and the elements of a column lie too far apart.
+            assert!(stored < MIB || ["places of rows", "sums of columns"].contains(&name), "{name}: {stored}");
         }
     }
 
