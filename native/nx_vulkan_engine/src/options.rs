@@ -28,6 +28,9 @@ pub struct Options {
     pub max_pipelines: usize,
     /// Caps the device memory for tensors below what the device has.
     pub memory_limit_bytes: Option<u64>,
+    /// For how long memory is kept that no tensor holds, where nothing asks for memory; while something does, as much as
+    /// twice what was in use at most in this time stays.
+    pub keeps_free: Duration,
     /// For how long a thread waits while the device completes nothing, before that is an error; `None` for ever.
     pub time_limit: Option<Duration>,
     /// How the host reaches device memory.
@@ -84,6 +87,16 @@ struct Variable<T> {
 
 const MEMORY_LIMIT: Variable<u64> =
     Variable { name: "NX_VULKAN_MEMORY_LIMIT", expected: "a number of bytes", parse: positive };
+
+const KEEP_FREE: Variable<Duration> = Variable {
+    name: "NX_VULKAN_KEEP_FREE",
+    expected: "a number of milliseconds",
+    parse: |number| positive(number).map(Duration::from_millis),
+};
+
+/// Long enough for what a user does between two cells of a notebook; taking all of the memory of an H200 from its driver
+/// again takes 3 s.
+const KEEPS_FREE: Duration = Duration::from_secs(30);
 
 const TIME_LIMIT: Variable<Duration> = Variable {
     name: "NX_VULKAN_TIME_LIMIT",
@@ -186,8 +199,8 @@ impl<T> Variable<T> {
 
 impl Options {
     /// What the environment says: `NX_VULKAN_DEVICE` (or, where that is not set, `NXV_DEVICE`, as earlier programs call
-    /// it), `NX_VULKAN_VALIDATION`, `NX_VULKAN_CACHE_DIR`, `NX_VULKAN_MEMORY_LIMIT` (bytes), `NX_VULKAN_TIME_LIMIT`
-    /// (milliseconds), `NX_VULKAN_MAX_PIPELINES`, `NX_VULKAN_HOST_ACCESS` (`small` or `never`), `NX_VULKAN_DUMP_SPIRV`
+    /// it), `NX_VULKAN_VALIDATION`, `NX_VULKAN_CACHE_DIR`, `NX_VULKAN_MEMORY_LIMIT` (bytes), `NX_VULKAN_KEEP_FREE`,
+    /// `NX_VULKAN_TIME_LIMIT` (milliseconds), `NX_VULKAN_MAX_PIPELINES`, `NX_VULKAN_HOST_ACCESS` (`small` or `never`), `NX_VULKAN_DUMP_SPIRV`
     /// (a folder), `NX_VULKAN_PROFILE` (`1`: [`Profiling::Printed`]), `NX_VULKAN_STATISTICS` (`1`),
     /// `NX_VULKAN_PRECISION` (`high`), `NX_VULKAN_ATTENTION` (`exact`), `NX_VULKAN_KEEP_COPIES` (`0`),
     /// `NX_VULKAN_LOWER` (types, or `all`), `NX_VULKAN_REACH` (bytes).
@@ -203,6 +216,7 @@ impl Options {
             cache_dir: default_cache_dir(),
             max_pipelines: PIPELINES.read_if_valid().map_or(MAX_PIPELINES, |most| most as usize),
             memory_limit_bytes: MEMORY_LIMIT.read_if_valid(),
+            keeps_free: KEEP_FREE.read_if_valid().unwrap_or(KEEPS_FREE),
             time_limit: TIME_LIMIT.read_if_valid(),
             host_access: HOST_ACCESS.read_if_valid().unwrap_or(HostAccess::Auto),
             dump_spirv: std::env::var_os("NX_VULKAN_DUMP_SPIRV").filter(|v| !v.is_empty()).map(PathBuf::from),
@@ -236,6 +250,7 @@ impl Options {
 
 fn check_variables(value_of: impl Fn(&str) -> Option<String>) -> Result<()> {
     MEMORY_LIMIT.read(&value_of)?;
+    KEEP_FREE.read(&value_of)?;
     TIME_LIMIT.read(&value_of)?;
     PIPELINES.read(&value_of)?;
     HOST_ACCESS.read(&value_of)?;
@@ -268,6 +283,7 @@ mod tests {
         for (name, value) in [
             ("NX_VULKAN_MEMORY_LIMIT", "2GiB"),
             ("NX_VULKAN_MEMORY_LIMIT", "0"),
+            ("NX_VULKAN_KEEP_FREE", "30 s"),
             ("NX_VULKAN_TIME_LIMIT", "1s"),
             ("NX_VULKAN_MAX_PIPELINES", "-3"),
             ("NX_VULKAN_HOST_ACCESS", "foo"),

@@ -42,7 +42,8 @@ pub enum HostAccess {
     /// Directly as far as the device allows: all of it on CPU and integrated devices, small tensors on discrete ones.
     #[default]
     Auto,
-    /// Small tensors at most, as on a discrete GPU.
+    /// Small tensors at most, as on a discrete GPU, and what is more than the limit of device memory, where there is
+    /// one, is spilled as there.
     Small,
     /// Only through copies in staging memory.
     Never,
@@ -89,7 +90,7 @@ impl DeviceMemoryPlan {
             MemoryKind::Small => first(kind).map_or(0, |t| share(t, SMALL_BUDGET_PERCENT)),
             // Spilling into the heap that is already full would gain nothing.
             MemoryKind::Spill => first(kind)
-                .filter(|t| device.is_some_and(|d| d.heap != t.heap))
+                .filter(|t| device.is_some_and(|d| d.heap != t.heap) || access != HostAccess::Auto)
                 .map_or(0, |t| share(t, SPILL_BUDGET_PERCENT)),
             MemoryKind::Upload | MemoryKind::Readback | MemoryKind::Arguments => u64::MAX,
         });

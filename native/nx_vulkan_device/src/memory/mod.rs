@@ -10,6 +10,8 @@ mod buffer;
 mod class;
 mod copies;
 mod external;
+mod heap;
+mod keeper;
 mod pool;
 #[cfg(test)]
 mod pool_tests;
@@ -22,6 +24,7 @@ pub use block::MemoryKind;
 pub use buffer::Buffer;
 pub use copies::{Copies, CopyBuffers, CopyForm};
 pub use external::{External, imported_buffer, shared_buffer};
+pub use keeper::Keeper;
 pub use pool::{AllocError, Pool, part_bytes, reserved_bytes};
 pub(crate) use ring::Ring;
 

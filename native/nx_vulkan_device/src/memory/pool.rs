@@ -1,11 +1,13 @@
 //! The pool: free blocks by size class in front of regions that the backing allocated.
 
 use std::collections::VecDeque;
+use std::sync::OnceLock;
 
 use nx_vulkan_ir::Error;
 
 use super::block::{Block, FreeBlock, Hazard, MemoryKind};
 use super::class::{GRANULE_BYTES, class_of};
+use super::heap::{Heap, Region};
 use super::ranges::FreeRanges;
 use crate::sync::atomic::Ordering::Relaxed;
 use crate::sync::atomic::{AtomicBool, AtomicU64};
@@ -65,43 +67,6 @@ pub struct PoolLimits {
     pub direct_read_bytes: [u64; MemoryKind::COUNT],
 }
 
-struct Region<M> {
-    chunk: Chunk<M>,
-    size_bytes: u64,
-    /// Free space; unused in a dedicated region that is one block.
-    free: FreeRanges,
-    /// Whether it is a dedicated region whose parts are blocks. What is free of it waits for the others.
-    has_parts: bool,
-}
-
-struct Heap<M> {
-    regions: Vec<Option<Region<M>>>,
-    /// Free blocks by class, oldest first.
-    classes: Vec<VecDeque<FreeBlock>>,
-    /// Bytes in `classes`.
-    class_bytes: u64,
-    /// Free dedicated regions, oldest first.
-    dedicated: Vec<FreeBlock>,
-    dedicated_bytes: u64,
-    reserved_bytes: u64,
-}
-
-// SAFETY: a chunk's mapped pointer belongs to its memory, which is Send; the heap is used under its mutex only.
-unsafe impl<M: Send> Send for Heap<M> {}
-
-impl<M> Default for Heap<M> {
-    fn default() -> Self {
-        Heap {
-            regions: Vec::new(),
-            classes: Vec::new(),
-            class_bytes: 0,
-            dedicated: Vec::new(),
-            dedicated_bytes: 0,
-            reserved_bytes: 0,
-        }
-    }
-}
-
 /// The bytes that a buffer takes where no free block is larger than it needs.
 pub fn reserved_bytes(size_bytes: u64) -> u64 {
     if size_bytes > DEDICATED_ABOVE_BYTES {
@@ -130,6 +95,7 @@ pub struct Pool<B: Backing> {
     pub limits: PoolLimits,
     /// Memory that no buffer holds any more, by the last submission that uses it.
     retired: Mutex<Vec<(u64, B::Memory)>>,
+    waked: OnceLock<std::thread::Thread>,
     backing: B,
 }
 
@@ -153,6 +119,7 @@ impl<B: Backing> Pool<B> {
             grew: AtomicBool::new(false),
             limits,
             retired: Mutex::default(),
+            waked: OnceLock::new(),
             backing,
         }
     }
@@ -210,7 +177,7 @@ impl<B: Backing> Pool<B> {
                 None => self.refill(&mut heap, kind, class, bytes)?,
             }
         };
-        self.note_taken(kind, free.block.size_bytes);
+        self.note_taken(&mut heap, kind, free.block.region, free.block.size_bytes);
         Ok(free)
     }
 
@@ -245,21 +212,24 @@ impl<B: Backing> Pool<B> {
                 region.free.give(offset, rest, whole.hazard);
             }
         }
-        self.note_taken(kind, all_bytes);
+        self.note_taken(&mut heap, kind, whole.block.region, all_bytes);
         Ok(parts)
     }
 
     /// Counts bytes that buffers hold from now on, under the lock of their heap.
-    fn note_taken(&self, kind: MemoryKind, size_bytes: u64) {
+    fn note_taken(&self, heap: &mut Heap<B::Memory>, kind: MemoryKind, region: u32, size_bytes: u64) {
         let in_use = &self.in_use_bytes[kind as usize];
-        in_use.store(in_use.load(Relaxed) + size_bytes, Relaxed);
+        let in_use_bytes = in_use.load(Relaxed) + size_bytes;
+        in_use.store(in_use_bytes, Relaxed);
+        heap.note_taken(region, size_bytes, in_use_bytes);
         self.peak_bytes.fetch_max(self.in_use_bytes(), Relaxed);
     }
 
     /// Takes back a block from its buffer.
     pub(super) fn free(&self, free: FreeBlock) {
-        let Block { kind, size_bytes, .. } = free.block;
+        let Block { kind, region, size_bytes, .. } = free.block;
         let mut heap = self.heap(kind);
+        heap.note_given(region, size_bytes);
         let in_use = &self.in_use_bytes[kind as usize];
         in_use.store(in_use.load(Relaxed) - size_bytes, Relaxed);
         if heap.has_parts(&free) {
@@ -294,22 +264,33 @@ impl<B: Backing> Pool<B> {
     /// Returns the bytes freed.
     pub fn trim(&self, completed: u64) -> u64 {
         self.free_retired(completed);
-        let mut freed = 0;
-        for heap in &self.heaps {
-            let mut heap = lock(heap);
-            heap.consolidate();
-            freed += heap.drop_dedicated(completed, 0);
-            for slot in &mut heap.regions {
-                let idle = slot
-                    .as_ref()
-                    .is_some_and(|r| r.free.entirely_free(r.size_bytes).is_some_and(|h| h.use_serial <= completed));
-                if idle && let Some(region) = slot.take() {
-                    freed += region.size_bytes;
-                }
-            }
-            heap.reserved_bytes = heap.regions.iter().flatten().map(|r| r.size_bytes).sum();
-        }
-        freed
+        self.heaps.iter().map(|heap| lock(heap).give_back(completed, 0)).sum()
+    }
+
+    /// Gives regions of a kind back that are more than what was in use lately calls for, as [`Pool::trim`] does.
+    /// Somebody calls it from time to time: lately is since [`LOOKS`] calls. Answers the bytes freed, and whether more is
+    /// to be freed once submissions are complete.
+    pub fn tidy(&self, kind: MemoryKind, completed: u64) -> (u64, bool) {
+        self.free_retired(completed);
+        let mut heap = self.heap(kind);
+        let keep = heap.bytes_to_keep(self.in_use_bytes_of(kind));
+        (heap.give_back(completed, keep), heap.has_more_than(keep))
+    }
+
+    /// Bytes taken from the backing for a kind.
+    pub fn reserved_bytes_of(&self, kind: MemoryKind) -> u64 {
+        self.heap(kind).reserved_bytes
+    }
+
+    /// Bytes of a kind that buffers hold.
+    pub fn in_use_bytes_of(&self, kind: MemoryKind) -> u64 {
+        self.in_use_bytes[kind as usize].load(Relaxed)
+    }
+
+    /// Who is woken where tensors begin to be spilled, to look after what was.
+    pub fn wake_where_spilled(&self, thread: std::thread::Thread) {
+        // One thread looks after a pool.
+        let _ = self.waked.set(thread);
     }
 
     fn heap(&self, kind: MemoryKind) -> MutexGuard<'_, Heap<B::Memory>> {
@@ -414,8 +395,14 @@ impl<B: Backing> Pool<B> {
         }
         let chunk = self.backing.allocate(kind, size_bytes)?;
         self.allocations.fetch_add(1, Relaxed);
+        if kind == MemoryKind::Spill
+            && heap.reserved_bytes == 0
+            && let Some(thread) = self.waked.get()
+        {
+            thread.unpark();
+        }
         heap.reserved_bytes += size_bytes;
-        let region = Region { chunk, size_bytes, free, has_parts: false };
+        let region = Region::new(chunk, size_bytes, free);
         let index = match heap.regions.iter().position(Option::is_none) {
             Some(index) => index,
             None => {
@@ -425,112 +412,6 @@ impl<B: Backing> Pool<B> {
         };
         heap.regions[index] = Some(region);
         Ok(index)
-    }
-}
-
-impl<M> Heap<M> {
-    fn push_class(&mut self, free: FreeBlock) {
-        let (class, bytes) = class_of(free.block.size_bytes);
-        if self.classes.len() <= class {
-            self.classes.resize_with(class + 1, VecDeque::new);
-        }
-        self.class_bytes += bytes;
-        self.classes[class].push_back(free);
-    }
-
-    fn pop_class(&mut self, class: usize) -> Option<FreeBlock> {
-        let free = self.classes.get_mut(class)?.pop_front()?;
-        self.class_bytes -= free.block.size_bytes;
-        Some(free)
-    }
-
-    /// Whether a block is part of a dedicated region.
-    fn has_parts(&self, free: &FreeBlock) -> bool {
-        matches!(self.regions.get(free.block.region as usize), Some(Some(region)) if region.has_parts)
-    }
-
-    /// Takes back part of a dedicated region. Answers the region once nobody has any of it.
-    fn push_part(&mut self, FreeBlock { block, hazard }: FreeBlock) -> Option<FreeBlock> {
-        let region = self.regions.get_mut(block.region as usize)?.as_mut()?;
-        region.free.give(block.offset, block.size_bytes, hazard);
-        let hazard = region.free.entirely_free(region.size_bytes)?;
-        region.has_parts = false;
-        region.free = FreeRanges::default();
-        let size_bytes = region.size_bytes;
-        self.block(block.kind, block.region as usize, 0, size_bytes, hazard)
-    }
-
-    fn cut(&mut self, bytes: u64) -> Option<(usize, u64, Hazard)> {
-        self.cut_where(bytes, |region| !region.has_parts)
-    }
-
-    /// Memory between parts that others still hold.
-    fn cut_of_parts(&mut self, bytes: u64) -> Option<(usize, u64, Hazard)> {
-        self.cut_where(bytes, |region| region.has_parts)
-    }
-
-    fn cut_where(&mut self, bytes: u64, may: impl Fn(&Region<M>) -> bool) -> Option<(usize, u64, Hazard)> {
-        self.regions.iter_mut().enumerate().find_map(|(i, slot)| {
-            let region = slot.as_mut().filter(|region| may(region))?;
-            let (offset, hazard) = region.free.take(bytes)?;
-            Some((i, offset, hazard))
-        })
-    }
-
-    fn block(
-        &self,
-        kind: MemoryKind,
-        region: usize,
-        offset: u64,
-        size_bytes: u64,
-        hazard: Hazard,
-    ) -> Option<FreeBlock> {
-        let chunk = &self.regions.get(region)?.as_ref()?.chunk;
-        let mapped = match chunk.mapped.is_null() {
-            true => chunk.mapped,
-            false => chunk.mapped.wrapping_add(usize::try_from(offset).ok()?),
-        };
-        let block = Block {
-            kind,
-            region: u32::try_from(region).ok()?,
-            offset,
-            size_bytes,
-            handle: chunk.handle,
-            address: chunk.address + offset,
-            mapped,
-        };
-        Some(FreeBlock { block, hazard })
-    }
-
-    /// Returns the free blocks of every class to their regions, where neighbours join.
-    fn consolidate(&mut self) {
-        for class in &mut self.classes {
-            for FreeBlock { block, hazard } in class.drain(..) {
-                if let Some(Some(region)) = self.regions.get_mut(block.region as usize) {
-                    region.free.give(block.offset, block.size_bytes, hazard);
-                }
-            }
-        }
-        self.class_bytes = 0;
-    }
-
-    /// Frees idle dedicated regions, oldest first, until at most `keep_bytes` of them are left. Returns the bytes
-    /// freed.
-    fn drop_dedicated(&mut self, completed: u64, keep_bytes: u64) -> u64 {
-        let before = self.dedicated_bytes;
-        let mut left = before;
-        let regions = &mut self.regions;
-        self.dedicated.retain(|FreeBlock { block, hazard }| {
-            let drop = left > keep_bytes && hazard.use_serial <= completed;
-            if drop {
-                left -= block.size_bytes;
-                regions[block.region as usize] = None;
-            }
-            !drop
-        });
-        self.dedicated_bytes = left;
-        self.reserved_bytes -= before - left;
-        before - left
     }
 }
 

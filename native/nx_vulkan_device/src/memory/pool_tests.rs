@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use super::block::{FreeBlock, Hazard, MemoryKind};
 use super::class::GRANULE_BYTES;
+use super::heap::LOOKS;
 use super::pool::{AllocError, Backing, Chunk, DEDICATED_ABOVE_BYTES, Pool, PoolLimits};
 
 const GUARD: u8 = 0xa5;
@@ -140,6 +141,9 @@ fn random_blocks_never_overlap() {
             if step % 1000 == 999 {
                 pool.trim(step);
             }
+            if step % 70 == 69 {
+                pool.tidy(MemoryKind::Device, step);
+            }
             let in_use: u64 = live.iter().map(|l| l.1).sum();
             assert_eq!(pool.in_use_bytes(), in_use);
         }
@@ -209,6 +213,72 @@ fn memory_in_flight_is_not_given_back() {
         assert!(pool.trim(7) >= size);
         assert_eq!(counts.bytes.load(SeqCst), 0);
     }
+}
+
+/// Looks until what was is no longer lately. Answers the bytes that they freed, and whether more waits.
+fn looks(pool: &Pool<Fake>, kind: MemoryKind, completed: u64) -> (u64, bool) {
+    (0..=LOOKS).map(|_| pool.tidy(kind, completed)).fold((0, false), |(freed, _), (more, waits)| (freed + more, waits))
+}
+
+#[test]
+fn what_was_spilled_goes_back_once_nobody_has_it_and_the_device_is_done() {
+    let (pool, counts) = pool(1 << 40);
+    let sizes = [100, 300_000, 3 << 20, DEDICATED_ABOVE_BYTES + 1, 1 << 30];
+    let mut held: Vec<FreeBlock> = sizes.map(|size| pool.alloc(MemoryKind::Spill, size, 0).unwrap()).into();
+    held.extend(pool.alloc_parts(MemoryKind::Spill, &[70 << 20, 1000, 5 << 20], 0).unwrap());
+    looks(&pool, MemoryKind::Spill, 0);
+    let reserved = pool.reserved_bytes_of(MemoryKind::Spill);
+    assert_eq!(looks(&pool, MemoryKind::Spill, 0), (0, false), "all of it is in use");
+    for mut block in held {
+        block.hazard.use_serial = 7;
+        fill(&block, block.block.size_bytes.min(100), 3);
+        pool.free(block);
+    }
+    let small_regions = 2 << 20;
+    assert!(pool.tidy(MemoryKind::Spill, 7).0 <= small_regions, "it was in use lately");
+    assert_eq!(looks(&pool, MemoryKind::Spill, 6), (0, true), "a submission uses it");
+    assert!(pool.reserved_bytes() >= reserved - small_regions);
+    assert!(!pool.tidy(MemoryKind::Spill, 7).1);
+    assert_eq!((pool.reserved_bytes(), counts.bytes.load(SeqCst)), (0, 0));
+    // It may be had again.
+    let again = pool.alloc(MemoryKind::Spill, 1000, 0).unwrap();
+    pool.free(again);
+}
+
+#[test]
+fn a_loop_keeps_what_it_uses_and_half_of_what_others_used_before() {
+    let (pool, counts) = pool(1 << 40);
+    let many: Vec<_> = (0..20).map(|_| pool.alloc(MemoryKind::Device, 200 << 20, 0).unwrap()).collect();
+    let held = pool.alloc(MemoryKind::Device, 100, 0).unwrap();
+    many.into_iter().for_each(|block| pool.free(block));
+    // Steps of other sizes take turns; none needs more than what it found the last time.
+    let step = |sizes: &[u64]| {
+        let blocks: Vec<_> = sizes.iter().map(|&size| pool.alloc(MemoryKind::Device, size, 0).unwrap()).collect();
+        blocks.into_iter().for_each(|block| pool.free(block));
+    };
+    let steps = || {
+        step(&[400 << 20, 70_000, 5 << 20]);
+        step(&[300 << 20, 2 << 20, 100 << 20]);
+    };
+    steps();
+    assert!(pool.reserved_bytes() > 4000 << 20);
+    for _ in 0..=LOOKS {
+        steps();
+        pool.tidy(MemoryKind::Device, 0);
+    }
+    let (reserved, allocations) = (pool.reserved_bytes(), counts.allocations.load(SeqCst));
+    assert!(reserved <= 2 * (410 << 20), "{reserved} bytes are kept");
+    for _ in 0..100 {
+        steps();
+        assert_eq!(pool.tidy(MemoryKind::Device, 0), (0, false));
+    }
+    assert_eq!(counts.allocations.load(SeqCst), allocations);
+    // Once nobody asks, what nobody has goes back.
+    assert!(looks(&pool, MemoryKind::Device, 0).0 > 0);
+    assert!(pool.reserved_bytes() <= 4 << 20, "the region of the one that is held stays");
+    pool.free(held);
+    looks(&pool, MemoryKind::Device, 0);
+    assert_eq!((pool.reserved_bytes(), counts.bytes.load(SeqCst)), (0, 0));
 }
 
 #[test]

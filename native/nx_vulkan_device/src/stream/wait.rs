@@ -70,6 +70,13 @@ impl Stream {
         }
     }
 
+    /// The last serial that is complete, asking the device.
+    pub(crate) fn look(&self) -> u64 {
+        // An error is told to whoever waits.
+        let _ = self.reap(&mut self.lock());
+        self.completed()
+    }
+
     /// Whether the submission `serial` is complete, asking the device if that is not known.
     pub fn is_complete(&self, serial: u64) -> bool {
         if self.completed() >= serial {

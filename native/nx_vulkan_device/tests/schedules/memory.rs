@@ -4,6 +4,8 @@
 mod block;
 #[path = "../../src/memory/class.rs"]
 mod class;
+#[path = "../../src/memory/heap.rs"]
+mod heap;
 #[path = "../../src/memory/pool.rs"]
 mod pool;
 #[path = "../../src/memory/ranges.rs"]
@@ -108,8 +110,13 @@ fn no_block_has_two_holders_whoever_takes_gives_and_trims() {
             let pool = Arc::clone(&pool);
             thread::spawn(move || (pool.trim(u64::MAX), pool.trim(u64::MAX)))
         };
+        let looks = {
+            let pool = Arc::clone(&pool);
+            thread::spawn(move || (0..4).map(|_| pool.tidy(MemoryKind::Device, u64::MAX).0).sum::<u64>())
+        };
         threads.into_iter().for_each(|thread| thread.join().unwrap());
         trims.join().unwrap();
+        looks.join().unwrap();
         assert!(held.lock().unwrap().is_empty());
         assert_eq!(pool.in_use_bytes(), 0);
         assert!(pool.peak_bytes() > 0 && pool.reserved_bytes() <= BUDGET_BYTES);

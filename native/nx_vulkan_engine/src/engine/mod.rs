@@ -15,7 +15,7 @@ use nx_vulkan_device::device::{Caps, DeviceInfo, OpenDevice};
 #[cfg(feature = "testing")]
 use nx_vulkan_device::kernel::Pipeline;
 use nx_vulkan_device::kernel::PipelineStore;
-use nx_vulkan_device::memory::{Buffer, DeviceMemoryPlan, DevicePool, Pool, VulkanBacking};
+use nx_vulkan_device::memory::{Buffer, DeviceMemoryPlan, DevicePool, Keeper, Pool, VulkanBacking};
 use nx_vulkan_device::stream::{Replay, Stream};
 use smallvec::SmallVec;
 
@@ -71,8 +71,10 @@ pub struct Engine {
 
 #[derive(Debug)]
 struct Core {
+    /// None once it has ended.
+    keeper: Option<Keeper>,
     // Dropped in this order: the stream waits for the device, then nothing is in use any more.
-    stream: Stream,
+    stream: Arc<Stream>,
     kernels: KernelCache,
     states: States,
     features_used: AtomicU16,
@@ -92,10 +94,12 @@ struct Core {
 
 impl Drop for Core {
     fn drop(&mut self) {
+        // It holds the stream, too.
+        self.keeper = None;
         if self.prints_profile && self.stream.collect_profile().is_ok() {
             eprint!("{}", self.stream.profiler().profile(&self.open.info));
         }
-        if !self.stream.come_to_rest() {
+        if !Arc::get_mut(&mut self.stream).is_some_and(Stream::come_to_rest) {
             self.pipelines.leak();
         }
     }
@@ -136,8 +140,11 @@ impl Engine {
         let backing = VulkanBacking::new(Arc::clone(&open.device), plan);
         let pool = Arc::new(Pool::new(backing, limits));
         let (rates, submissions) = (model.rates, model.submissions);
+        let stream =
+            Arc::new(Stream::new(Arc::clone(&open), Arc::clone(&pool), rates, submissions, options.time_limit));
         let core = Core {
-            stream: Stream::new(Arc::clone(&open), Arc::clone(&pool), rates, submissions, options.time_limit),
+            keeper: Some(Keeper::start(Arc::clone(&pool), Arc::clone(&stream), options.keeps_free)),
+            stream,
             kernels: KernelCache::default(),
             states: States::default(),
             features_used: AtomicU16::new(0),

@@ -1,8 +1,10 @@
 //! Buffers: sizes, transfers at every offset, reuse, limits.
 
+use std::time::{Duration, Instant};
+
 use nx_vulkan_engine::program::Op;
 use nx_vulkan_engine::program::attribute::Scalar;
-use nx_vulkan_engine::{Compile, DType, Engine, Error, Options, Tensor, Type, eager};
+use nx_vulkan_engine::{Compile, DType, Engine, Error, HostAccess, Options, Tensor, Type, eager};
 
 use crate::common::*;
 
@@ -133,8 +135,9 @@ fn dropped_buffers_are_reused_without_new_memory() {
 #[test]
 fn a_memory_limit_is_kept_and_named() {
     let limit = 40u64 << 20;
-    let engine = Engine::open_with(&Options { memory_limit_bytes: Some(limit), ..options() }).unwrap();
-    let spills = engine.caps().heaps.len() > 1;
+    let engine_options = Options { memory_limit_bytes: Some(limit), ..options() };
+    let engine = Engine::open_with(&engine_options).unwrap();
+    let spills = engine.caps().heaps.len() > 1 || engine_options.host_access != HostAccess::Auto;
     // The limit is what the memory holds, where the device would take larger buffers, too.
     for size_bytes in [limit + 1, u64::MAX] {
         assert_eq!(engine.alloc(size_bytes).unwrap_err(), Error::TooLarge { size_bytes, limit_bytes: limit });
@@ -166,6 +169,77 @@ fn a_memory_limit_is_kept_and_named() {
     engine.alloc(5 << 20).unwrap();
     held.clear();
     engine.alloc(32 << 20).unwrap();
+    assert_valid(&engine);
+}
+
+/// Waits until the pool has so few bytes.
+fn await_reserved(engine: &Engine, most_bytes: u64) {
+    let begin = Instant::now();
+    while engine.stats().reserved_bytes > most_bytes {
+        assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", engine.stats());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn what_was_spilled_goes_back_to_the_system_and_what_is_idle_to_the_device() {
+    let limit = 40u64 << 20;
+    let keeps_free = Duration::from_millis(600);
+    // As a discrete device, also where there is one heap.
+    let small = Options { memory_limit_bytes: Some(limit), host_access: HostAccess::Small, keeps_free, ..options() };
+    let engine = Engine::open_with(&small).unwrap();
+    let fill = || {
+        let mut held = Vec::new();
+        while let Ok(buffer) = engine.alloc(3 << 20) {
+            engine.fill(&buffer, 0, 3 << 20, held.len() as u32).unwrap();
+            held.push(buffer);
+        }
+        held
+    };
+    for round in 0..3 {
+        let mut held = fill();
+        let spilled = held.iter().filter(|buffer| buffer.is_spilled()).count();
+        assert!(spilled >= 10 && held.len() >= spilled + 10, "{spilled} of {}", held.len());
+        for (i, buffer) in held.iter().enumerate() {
+            assert!(download_words(&engine, buffer).unwrap().iter().all(|&word| word == i as u32));
+        }
+        if round == 1 {
+            // What is used again and again stays, and keeps its contents, while the spilled rest goes.
+            held.truncate(5);
+            await_reserved(&engine, limit + (4 << 20));
+            for (i, buffer) in held.iter().enumerate() {
+                assert!(download_words(&engine, buffer).unwrap().iter().all(|&word| word == i as u32));
+            }
+        }
+        // Some of it is in use by commands that nobody waits for.
+        held.iter().for_each(|buffer| engine.fill(buffer, 0, 64, 9).unwrap());
+        drop(held);
+        assert_eq!(engine.stats().in_use_bytes, 0);
+        // Tables and staging stay.
+        await_reserved(&engine, 16 << 20);
+    }
+    assert_valid(&engine);
+}
+
+#[test]
+fn a_loop_keeps_its_memory_for_however_long_it_goes_on() {
+    let engine = Engine::open_with(&Options { keeps_free: Duration::from_millis(900), ..options() }).unwrap();
+    let step = || {
+        for size_bytes in [70 << 20, 90 << 20, 5 << 20, 1000] {
+            let buffer = engine.alloc(size_bytes).unwrap();
+            engine.fill(&buffer, 0, 64, 1).unwrap();
+        }
+        engine.wait().unwrap();
+    };
+    (0..5).for_each(|_| step());
+    let before = engine.stats().allocations;
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_secs(2) {
+        step();
+    }
+    // A thread that was not run for a while is none that asks.
+    assert!(engine.stats().allocations - before <= 8, "{}", engine.stats().allocations - before);
+    await_reserved(&engine, 16 << 20);
     assert_valid(&engine);
 }
 
