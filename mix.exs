@@ -229,6 +229,7 @@ defmodule Nx.Vulkan.MixProject do
         V.ChainShaderSpecsF64,
         V.ChainTrace,
         V.Codegen,
+        V.Device,
         V.Fallback,
         V.Native
       ]

@@ -68,6 +68,6 @@ defmodule Nx.Vulkan.ChainTraceTest do
 
     assert_raise ArgumentError, ~r/:delay_us/, fn -> ChainTrace.replay(trace, [delay_us: -1], fn -> 1 end) end
     assert {chain, chain} = dispatch(4)
-    assert {{:error, :spv_read_failed, _}, 4} = traced(4)
+    assert {{:error, :dispatch_failed, "read spv: " <> _}, 4} = traced(4)
   end
 end

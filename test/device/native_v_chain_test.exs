@@ -205,7 +205,7 @@ defmodule Nx.Vulkan.NativeVChainTest do
       assert function.(q, p, extras, binary_part(push, 0, 16), 3, path) == {:error, :bad_input}
       assert function.(q, p, extras, push <> :binary.copy(<<0>>, 128), 3, path) == {:error, :bad_input}
 
-      assert {:error, :spv_read_failed, _} = function.(q, p, extras, push, 3, path <> ".missing")
+      assert {:error, :dispatch_failed, "read spv: " <> _} = function.(q, p, extras, push, 3, path <> ".missing")
       assert {:error, :dispatch_failed, message} = function.(q, p, extras, push, 3, shader("elementwise_binary"))
       assert message =~ "elementwise_binary"
       other = if type == :f32, do: :f64, else: :f32

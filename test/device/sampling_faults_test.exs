@@ -172,7 +172,7 @@ defmodule Nx.Vulkan.SamplingFaultsTest do
           <<0::32, words::binary>>
         ] do
       File.write!(spv, broken)
-      assert {:error, :spv_read_failed, message} = call.()
+      assert {:error, :dispatch_failed, "read spv: " <> message} = call.()
       assert message =~ "chain.spv"
       File.write!(spv, words)
       assert call.() == {:ok, chain}

@@ -46,6 +46,13 @@ defmodule Nx.VulkanTest do
     assert {f64, driver, uuid, by} == {device.has_f64, device.driver, device.uuid, device.selected_by}
     {:ok, %{kind: kind}, _by} = Nx.Vulkan.NativeV.device_info()
     assert {:ok, device.name, kind} == Nx.Vulkan.NativeV.device_name()
+
+    told = Nx.Vulkan.Device.info()
+
+    assert Map.take(told, [:name, :uuid, :pci, :driver, :selected_by]) ==
+             Map.take(device, [:name, :uuid, :pci, :driver, :selected_by])
+
+    assert %{kind: ^kind, supports_f64: ^f64} = told
   end
 
   test "what chose the device is told by its name and value" do

@@ -26,6 +26,7 @@ defmodule Nx.Vulkan.NoDeviceTest do
       {:error, %Nx.Vulkan.Error{kind: :no_device, op: :init} = error} = Nx.Vulkan.init()
       {:error, ^error} = Nx.Vulkan.init()
       nil = Nx.Vulkan.device_name()
+      nil = Nx.Vulkan.Device.info()
       false = Nx.Vulkan.has_f64?()
       {:error, :vulkan_init_failed, message} = Nx.Vulkan.NativeV.buf_alloc(4)
       {:error, :vulkan_init_failed, ^message} = Nx.Vulkan.NativeV.buf_upload("abcd")

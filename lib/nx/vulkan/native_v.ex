@@ -17,7 +17,8 @@ defmodule Nx.Vulkan.NativeV do
     * `{:error, :size_mismatch}` - a buffer's size does not fit the other sizes of the call
     * `{:error, :bad_input}` - an op code, number, header or aliasing that the function does not take, or less push data
       than the shader declares
-    * `{:error, :spv_read_failed, message}` - the file can't be read, or is no well-formed compute module
+    * `{:error, :spv_read_failed, message}` - the file can't be read, or is no well-formed compute module. Chains have
+      another answer to that: `{:error, :dispatch_failed, "read spv: ..."}`, by which exmc 0.4.0 makes the file anew
     * `{:error, :dispatch_failed, message}` - the shader does not fit the call (its bindings, the size of its elements),
       the device lacks a feature that it needs, binds no buffers as large or takes fewer workgroups, or running it
       failed. A fault on the device shows at the next call that waits, and from then on at every call
@@ -746,8 +747,11 @@ defmodule Nx.Vulkan.NativeV do
   @spec leapfrog_chain_synth_batch_f64(binary, binary, binary, binary, pos_integer, Path.t()) :: {:ok, chain} | failure
   def leapfrog_chain_synth_batch_f64(q, p, extras, push, k, spv), do: run_chain(:batch_f64, q, p, extras, push, k, spv)
 
-  defp run_chain(kind, q, p, extras, push, k, spv),
-    do: raw_chain(kind, q, p, extras, push, k, spv, validate_spirv?(), Nx.Vulkan.Devices.current())
+  defp run_chain(kind, q, p, extras, push, k, spv) do
+    with {:error, :spv_read_failed, message} <-
+           raw_chain(kind, q, p, extras, push, k, spv, validate_spirv?(), Nx.Vulkan.Devices.current()),
+         do: {:error, :dispatch_failed, "read spv: " <> message}
+  end
 
   defp run(function, buffers, counts, op, spv) do
     validate = validate_spirv?()
