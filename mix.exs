@@ -240,13 +240,19 @@ defmodule Nx.Vulkan.MixProject do
     [
       licenses: ["Apache-2.0"],
       links: %{},
+      # What the library is compiled of, which takes the page on faults of drivers as well, and what users read offline.
       files:
         ~w(lib native priv/shaders Cargo.toml Cargo.lock .cargo/config.toml rust-toolchain.toml mix.exs) ++
-          ~w(.formatter.exs README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md SECURITY.md LICENSE) ++
-          ~w(docs guides bench examples/data) ++
+          ~w(README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md SECURITY.md LICENSE THIRD_PARTY_LICENSES.md) ++
+          ~w(guides docs/design/driver-faults.md) ++
           [@release_url, "checksum-Elixir.Nx.Vulkan.NativeV.exs"],
-      # For tests alone.
-      exclude_patterns: ["native/nx_vulkan_faults"]
+      # What is for tests alone, and the links by which Rust packages of the crates have what lies outside their folders.
+      exclude_patterns: [
+        ~r"^native/nx_vulkan_faults/",
+        ~r"^native/[a-z_]+/(tests|examples)/",
+        ~r"^native/[a-z_]+/LICENSE",
+        ~r"^native/nx_vulkan_spirv/shaders"
+      ]
     ]
   end
 end

@@ -25,7 +25,7 @@ struct Pack {
 }
 
 fn main() -> Result<()> {
-    let shaders = folder("CARGO_MANIFEST_DIR")?.join("../../priv/shaders");
+    let shaders = shaders(&folder("CARGO_MANIFEST_DIR")?);
     println!("cargo::rerun-if-changed=build.rs");
     let mut packs: Vec<Pack> = Vec::new();
     for kind in ["lib", "soft", "template"] {
@@ -50,6 +50,12 @@ fn main() -> Result<()> {
     let out = folder("OUT_DIR")?;
     std::fs::write(out.join("modules.bin"), archive)?;
     std::fs::write(out.join("modules.rs"), table)
+}
+
+/// Where the modules are: in a checkout and in the Hex package beside the Elixir code, in this crate's package within.
+fn shaders(crate_folder: &Path) -> PathBuf {
+    let beside = crate_folder.join("../../priv/shaders");
+    if beside.is_dir() { beside } else { crate_folder.join("shaders") }
 }
 
 fn folder(variable: &str) -> Result<PathBuf> {

@@ -47,8 +47,9 @@
 //!   the engine is dropped.
 //! - Everything fails with the one [`Error`]. A failed submission sticks: every later call returns it.
 //!
-//! Examples: `session` (a program from build to file), `mlp` (a network trained by programs of the builder), `digits`
-//! and `eight_schools` (the demos), `throughput`, `products`, `fused`, `windows` and `workgroup` (measurements).
+//! Examples of the package: `train`, `sample` and `saved_program`. In the repository also `session` (a program from build
+//! to file), `mlp` (a network that reads digits, by programs of the builder), `digits` and `eight_schools` (the demos),
+//! `throughput`, `products`, `fused`, `windows` and `workgroup` (measurements).
 #![forbid(missing_docs)]
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
@@ -106,3 +107,8 @@ pub use nx_vulkan_device::kernel::{
 pub(crate) use nx_vulkan_device::kernel::{Access, Binding, BoundLaunch, Interface, Pipeline, PipelineKey};
 #[cfg(feature = "testing")]
 pub use nx_vulkan_ir::{dtype, error, float8, reference, value};
+
+/// The code of the README is compiled as the other examples are.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadMe;

@@ -1,11 +1,12 @@
 //! `cargo xtask`: builds and checks what is committed although it is made from something else: shader modules, so that
 //! users need no shader compiler, and the Elixir side's table of ops. Keeps files of a crate from all importing each
-//! other. Makes the files of a release.
+//! other. Makes the files of a release, and the list of licences in it.
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 mod compile;
 mod error;
 mod layers;
+mod licences;
 mod list;
 mod lock;
 mod matrix;
@@ -26,6 +27,8 @@ cargo xtask metal [folder ...] check that spirv-cross makes Metal's language of 
 cargo xtask ops                write the Elixir side's table of ops
 cargo xtask ops --check        check that it is the engine's
 cargo xtask layers             check that few files of a crate import each other in a ring
+cargo xtask licences           write the licences of what the native library is linked from
+cargo xtask licences --check   check that they are those of Cargo.lock
 cargo xtask release <target> <library> <folder>   write the archives of a library that was built for the target
 cargo xtask package <archives> <url> <folder>     write the checksums of all targets' archives, and their address";
 
@@ -44,6 +47,8 @@ fn main() -> ExitCode {
         ["release", target, library, folder] => release::archive(target, Path::new(library), Path::new(folder)),
         ["package", archives, url, folder] => release::package(Path::new(archives), url, Path::new(folder)),
         ["layers"] => layers::check(workspace),
+        ["licences"] => licences::build(workspace),
+        ["licences", "--check"] => licences::check(workspace),
         _ => {
             eprintln!("{USAGE}");
             return ExitCode::from(2);

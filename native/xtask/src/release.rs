@@ -15,7 +15,7 @@ use crate::compile::{self, write};
 use crate::error::{Error, Result};
 
 /// `Nx.Vulkan.Library` has the same, but for Windows on Arm.
-const TARGETS: [&str; 9] = [
+pub const TARGETS: [&str; 9] = [
     "aarch64-apple-darwin",
     "aarch64-pc-windows-msvc",
     "aarch64-unknown-linux-gnu",
