@@ -313,7 +313,7 @@ impl Code<'_, '_> {
         self.known.insert(id, known);
     }
 
-    /// Whether an operand is known to be 0 or no smaller than [`SMALLEST`] says, so that code may count on it.
+    /// Whether an operand is known to be 0 or no smaller than `SMALLEST` says, so that code may count on it.
     pub fn is_large(&mut self, value: Value) -> Result<bool> {
         let known = if self.asks() { self.known(value)? } else { None };
         let Some(known) = known.filter(|known| known.magnitude.low >= SMALLEST) else { return Ok(false) };

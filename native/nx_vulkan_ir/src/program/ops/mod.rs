@@ -1,7 +1,7 @@
 //! What each op is: its name, operands, attributes, rules and cost, one small implementation for each in the file of
-//! its family. [`Op::kind`] leads there; whatever else asks about an op asks its [`OpKind`].
+//! its family. `Op::kind` leads there; whatever else asks about an op asks its [`OpKind`].
 //!
-//! A new op is a variant of [`Op`], its line in [`Op::kind`], and an implementation of [`OpKind`] with its name and
+//! A new op is a variant of [`Op`], its line in `Op::kind`, and an implementation of [`OpKind`] with its name and
 //! reader here. Ops whose kernels nothing is fused into come in families, each a variant of [`Op`]: there a new op is a
 //! type of its own with names and [`OpKind`], and a word in the family's list. One that only moves elements says there
 //! where they come from, of which eager code and the generators of kernels make theirs.
