@@ -170,7 +170,8 @@ defmodule Nx.Vulkan.MixProject do
       groups_for_modules: modules(),
       groups_for_docs: [
         "Functions: element-wise": &(&1[:type] == :element),
-        "Functions: aggregates": &(&1[:type] == :aggregation)
+        "Functions: aggregates": &(&1[:type] == :aggregation),
+        "Functions: memory": &(&1[:type] == :memory)
       ],
       formatters: ["html"]
     ]

@@ -39,7 +39,8 @@ defmodule Nx.Vulkan do
 
   import Nx.Defn, only: [deftransform: 2]
 
-  alias Nx.Vulkan.{Block, Checkpoint, Compiler, Devices, Earlier, Error, Library, NativeV, Telemetry, VulkanoBackend}
+  alias Nx.Vulkan.{Block, Checkpoint, Compiler, Devices, Earlier, Error, Library, Memory, NativeV, Telemetry}
+  alias Nx.Vulkan.VulkanoBackend
 
   require Logger
 
@@ -279,6 +280,92 @@ defmodule Nx.Vulkan do
   """
   @spec checkpoint(struct, (String.t() -> as_boolean(term))) :: struct
   defdelegate checkpoint(model, first?), to: Checkpoint, as: :rewrite
+
+  @doc """
+  What the memory of a device is taken for, and by whom. Opens the device if it is not open.
+
+  Bytes, of a moment in which others may take and give some:
+
+    * `:device` - its name
+    * `:total_bytes` - the device's memory, and `:budget_bytes` what tensors may take of it
+    * `:in_use_bytes` - what tensors, copies and runs hold, and `:peak_bytes` the most that they held at once
+    * `:spilled_bytes` - of these, what lies in the host's memory because the device's was full
+    * `:reserved_bytes` - what the pool has of the driver: the sum of all `:kinds`
+    * `:kinds` - `:tensors` and what runs hold on their way, `:captured` tensors that compiled functions hold, `:copies`
+      of weights in kernels' layouts, which go where memory is short, tables and what chains hold (`:other`), `:staging`
+      through which the host writes and reads, and what is `:free`
+    * `:processes` - those that have taken most, as maps of their `:pid`, `:name` (the registered one, the label, or
+      nil), `:bytes` and `:limit_bytes` (`memory_limit/2`, or nil), in descending order
+
+  A tensor is of the process that computed it, also where that has sent it to others, or has ended. One that a process
+  got from a compiled function is of that process, one that was deferred of the process that read it.
+
+  ## Options
+
+    * `:device` - a selector, see the module's documentation; the default device without it
+    * `:top` - how many processes are listed, `:infinity` by default
+
+        %{kinds: %{tensors: bytes}, processes: [%{pid: pid} | _]} = Nx.Vulkan.memory(top: 5)
+  """
+  @doc type: :memory
+  @spec memory(keyword) :: map
+  defdelegate memory(opts \\ []), to: Memory, as: :usage
+
+  @doc """
+  Gives all memory that nothing holds back to the driver, for other programs, and returns how many bytes that were.
+
+  It waits for what the device runs. The pool does it by itself after a while: [memory](memory.md#when-it-comes-back).
+  What garbage of processes holds is not free; `:erlang.garbage_collect/0` makes it so.
+
+  ## Options
+
+    * `:device` - as in `memory/1`
+  """
+  @doc type: :memory
+  @spec trim(keyword) :: non_neg_integer
+  defdelegate trim(opts \\ []), to: Memory
+
+  @doc """
+  Bounds what the calling process may have of a device's memory: so many bytes, or `:infinity`. Returns what bounded it
+  before.
+
+  What counts is what `memory/1` has of the process: tensors that it computed and that anybody still holds, and what its
+  runs hold on their way. Where a call would take more, the garbage of the process is collected, and if that is not enough
+  the call raises `Nx.Vulkan.Error` of the kind `:out_of_memory`, whose `:details` have `:size_bytes`, what was asked
+  for, `:held_bytes` and `:limit_bytes`. Other processes go on. What is there already stays, and goes on being read.
+
+  ## Options
+
+    * `:device` - as in `memory/1`
+
+        Nx.Vulkan.memory_limit(4 * 1024 ** 3)
+        #=> :infinity
+  """
+  @doc type: :memory
+  @spec memory_limit(non_neg_integer | :infinity, keyword) :: non_neg_integer | :infinity
+  defdelegate memory_limit(bytes, opts \\ []), to: Memory, as: :limit
+
+  @doc """
+  Gives back what a model or a function holds of a device's memory, at once.
+
+  Of any term, such as the parameters of a model, a map with parameters and functions, or a function that
+  `Nx.Defn.jit/2` has made, it
+
+    * deallocates all tensors in it, with the copies that are kept of them; who still holds one gets `:released`
+    * drops what was compiled of the functions in it, with the tensors that it captured. It is compiled again where it
+      is called
+
+  What a function was given by `Nx.Defn.compile/3` goes with that function, once nobody holds it. The memory stays with
+  the pool for a while: `trim/1` gives it to other programs.
+
+      {_init, predict} = Axon.build(model)
+      predict = Nx.Defn.jit(predict, compiler: Nx.Vulkan)
+      predict.(params, input)
+      Nx.Vulkan.unload({predict, params})
+  """
+  @doc type: :memory
+  @spec unload(term) :: :ok
+  defdelegate unload(term), to: Memory
 
   @doc """
   The logarithm to base 2 of each element.

@@ -183,10 +183,10 @@ defmodule Nx.Vulkan.Device.MemoryTest do
   # In a VM of its own, whose device may take 300 MB for tensors.
   defp with_little_memory(script), do: with_memory(300_000_000, script)
 
-  defp with_memory(device_bytes, script) do
+  defp with_memory(device_bytes, script, env \\ []) do
     paths = Enum.flat_map(:code.get_path(), &["-pa", List.to_string(&1)])
     setup = "{:ok, _} = Application.ensure_all_started(:nx); Nx.default_backend(Nx.Vulkan.VulkanoBackend);"
-    env = [{"NX_VULKAN_MEMORY_LIMIT", "#{device_bytes}"}]
+    env = [{"NX_VULKAN_MEMORY_LIMIT", "#{device_bytes}"} | env]
     System.cmd("elixir", paths ++ ["-e", setup <> script], env: env, stderr_to_stdout: true)
   end
 
@@ -217,6 +217,48 @@ defmodule Nx.Vulkan.Device.MemoryTest do
 
     # Host memory serves first where the device has less than the host.
     assert {"out_of_memory add 16000000 300000000 2.0", 0} = with_little_memory(script)
+  end
+
+  # As on a GPU whose memory is its own, on any device.
+  test "what was spilled goes back once nobody has it" do
+    script = """
+    {:ok, _} = Application.ensure_all_started(:nx_vulkan)
+    t = Nx.iota({4_000_000}, type: :f32)
+
+    fill = fn ->
+      Stream.repeatedly(fn ->
+        try do
+          Nx.add(t, 1)
+        rescue
+          e in Nx.Vulkan.Error -> if e.kind == :out_of_memory, do: nil, else: reraise(e, __STACKTRACE__)
+        end
+      end)
+      |> Enum.take_while(& &1)
+    end
+
+    for _ <- 1..2 do
+      held = fill.()
+      full = Nx.Vulkan.memory()
+      sums = for x <- held, do: trunc(Nx.to_number(x[3_999_999]))
+      IO.write("\#{Enum.uniq(sums) == [4_000_000]} \#{full.spilled_bytes > 200_000_000} \#{full.reserved_bytes > 500_000_000} ")
+      Enum.each(held, &Nx.backend_deallocate/1)
+
+      wait = fn wait, n ->
+        reserved = Nx.Vulkan.memory().reserved_bytes
+        if n == 0 or reserved < 350_000_000, do: reserved, else: (Process.sleep(100); wait.(wait, n - 1))
+      end
+
+      # Within 2 s, on a host that has time for it; the device's own stays.
+      IO.write("\#{wait.(wait, 100) < 350_000_000} \#{Nx.Vulkan.memory().spilled_bytes} ")
+    end
+
+    Nx.backend_deallocate(t)
+    Nx.Vulkan.trim()
+    IO.write(Nx.Vulkan.memory().reserved_bytes < 60_000_000)
+    """
+
+    assert {"true true true true 0 true true true true 0 true", 0} =
+             with_memory(300_000_000, script, [{"NX_VULKAN_HOST_ACCESS", "small"}])
   end
 
   test "compiled functions give back the tensors that they captured where memory runs out" do

@@ -23,7 +23,8 @@ defmodule Nx.Vulkan.Error do
     * `:unsupported` - this device, or this version, has no such operation for this type
     * `:invalid_program`, `:invalid_argument` - a rule of the engine was broken
     * `:too_large` - never fits on this device
-    * `:out_of_memory` - does not fit now, or not in what the option `:memory` of a compiled function allows
+    * `:out_of_memory` - does not fit now, or not in what the option `:memory` of a compiled function allows, or the
+      limit of this process (`Nx.Vulkan.memory_limit/2`)
     * `:released` - the tensor was deallocated before
     * `:stopped` - a loop was left because the process that called it has ended
     * `:device_lost` - the driver gave up; a new VM is needed for this device. `details` has the indices of the

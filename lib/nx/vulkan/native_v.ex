@@ -185,6 +185,34 @@ defmodule Nx.Vulkan.NativeV do
   def device_stats(_device), do: nif_error()
 
   @doc """
+  What the memory of a device is taken for, in bytes, as a map, and what each process has taken of it that its limit
+  or at least a byte is known of: `{pid, bytes, limit_bytes | nil}`. Dirty CPU scheduler.
+  """
+  @spec memory_usage(device) :: {:ok, map, [{pid, non_neg_integer, non_neg_integer | nil}]}
+  def memory_usage(_device), do: nif_error()
+
+  @doc """
+  Sets how many bytes of a device's memory the calling process may have, nil for as many as there are. Answers what
+  bounded it before. Dirty IO scheduler.
+  """
+  @spec memory_limit(non_neg_integer | nil, device) :: {:ok, non_neg_integer | nil} | short_error
+  def memory_limit(_limit_bytes, _device), do: nif_error()
+
+  @doc """
+  Lets the calling process take the host's memory where a device's is full, as much as a 64th of its budget, after
+  garbage was collected. Answers whether any device can have some.
+  """
+  @spec memory_allow_spill() :: boolean
+  def memory_allow_spill, do: nif_error()
+
+  @doc """
+  Waits for a device and gives all memory back to its driver that nothing holds. Answers how many bytes. Dirty IO
+  scheduler.
+  """
+  @spec memory_trim(device) :: {:ok, non_neg_integer} | short_error
+  def memory_trim(_device), do: nif_error()
+
+  @doc """
   The device features, by Vulkan's names, that the kernels of ops depend on which any process ran on the default device
   since the last call.
   """

@@ -9,7 +9,20 @@ defmodule Nx.Vulkan.Telemetry do
   | `[:nx_vulkan, :compiler, :run]` | `:duration` (native time units) until the call was handed to the device | `:name` of the function |
   | `[:nx_vulkan, :compiler, :run, :exception]` | `:duration` (native time units) until the call raised | `:name` of the function, `:kind` (`:error`, `:exit`, `:throw`), `:reason`, `:stacktrace` |
 
-  A run emits one of the last two. An error of the device raises when a result is read, and is in neither.
+  | `[:nx_vulkan, :memory, :pressure]` | `:in_use_bytes`, `:spilled_bytes`, `:reserved_bytes`, `:budget_bytes` | `:device` (its index, nil for the default one) |
+  | `[:nx_vulkan, :memory, :reclaim]` | as above | `:device`, and the `:step` that is taken next |
+  | `[:nx_vulkan, :memory, :trim]` | `:freed_bytes` | `:device` |
+  | `[:nx_vulkan, :memory, :out_of_memory]` | `:size_bytes` that was asked for, where it is known | `:op`, `:details` of the `Nx.Vulkan.Error` that is raised |
+
+  A run emits one of the two of `:run`. An error of the device raises when a result is read, and is in neither.
+
+  ## Memory
+
+  `:pressure` says that a process is about to collect its garbage, because a large result found no free memory, or more
+  than three quarters of the budget are in use. It comes once for each 64th of the budget that is taken then.
+  `:spilled_bytes` above zero says that tensors lie in the host's memory. `:reclaim` says that an allocation has failed,
+  and what is tried next: `:collect` the garbage of the process, `:collect_everywhere` that of all processes,
+  `:allow_spill` to the host's memory, `:drop_compiled` functions. `:out_of_memory` says that all of it was not enough.
   """
 
   @doc """
@@ -54,6 +67,28 @@ defmodule Nx.Vulkan.Telemetry do
         result
     end
   end
+
+  @doc """
+  Emits `[:nx_vulkan, :memory, event]`.
+  """
+  @spec memory(:trim | :out_of_memory, map, term) :: :ok
+  def memory(:trim, measurements, device), do: emit_memory(:trim, measurements, %{device: device})
+
+  def memory(:out_of_memory, details, op),
+    do: emit_memory(:out_of_memory, Map.take(details, [:size_bytes]), %{op: op, details: details})
+
+  @doc """
+  Emits `[:nx_vulkan, :memory, event]` with what is in use now.
+  """
+  @spec memory_in_use(:pressure | :reclaim, non_neg_integer | nil, map) :: :ok
+  def memory_in_use(event, device, metadata \\ %{}) do
+    {:ok, usage, _owners} = Nx.Vulkan.NativeV.memory_usage(device)
+    measurements = Map.take(usage, [:in_use_bytes, :spilled_bytes, :reserved_bytes, :budget_bytes])
+    emit_memory(event, measurements, Map.put(metadata, :device, device))
+  end
+
+  defp emit_memory(event, measurements, metadata),
+    do: :telemetry.execute([:nx_vulkan, :memory, event], measurements, metadata)
 
   defp duration(start), do: %{duration: System.monotonic_time() - start}
 end

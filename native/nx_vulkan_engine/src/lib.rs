@@ -82,10 +82,10 @@ mod tuning;
 #[cfg(feature = "testing")]
 pub mod tuning;
 
-pub use engine::{Engine, Stats};
+pub use engine::{Engine, Stats, Usage};
 pub use executable::{Executable, GoesOn};
 pub use kernels::{Compile, Reach};
-pub use nx_vulkan_device::memory::{Buffer, HostAccess};
+pub use nx_vulkan_device::memory::{Buffer, HostAccess, Owner};
 pub use nx_vulkan_device::{Caps, DeviceInfo, DeviceKind, Validation, enumerate};
 pub use nx_vulkan_ir::{CType, DType, Error, Result, Type, Value, View};
 pub use nx_vulkan_spirv::lower::Lacks;

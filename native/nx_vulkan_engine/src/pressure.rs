@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use nx_vulkan_device::memory::{Buffer, Copies, CopyBuffers, CopyForm};
+use nx_vulkan_device::memory::{Buffer, Copies, CopyBuffers, CopyForm, Owner};
 
 use crate::Engine;
 
@@ -40,7 +40,9 @@ impl Engine {
         if !is_own || !has_room {
             return None;
         }
-        let buffers: Option<CopyBuffers> = sizes.iter().map(|&size| self.alloc(size).ok()).collect();
+        // A copy serves all, and goes with the buffer.
+        let alloc = || sizes.iter().map(|&size| self.alloc(size).ok()).collect();
+        let buffers: Option<CopyBuffers> = Owner::charged(None, alloc);
         buffers.filter(|buffers| !buffers.iter().any(|buffer| buffer.is_spilled()))
     }
 
@@ -61,6 +63,12 @@ impl Engine {
             }
             all.push(Arc::downgrade(copies));
         }
+    }
+
+    /// Bytes of all copies that are kept.
+    pub(crate) fn copies_bytes(&self) -> u64 {
+        let all = self.state::<AllCopies>().0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().filter_map(Weak::upgrade).map(|copies| copies.reserved_bytes()).sum()
     }
 
     /// Gives up all copies that are kept.

@@ -87,6 +87,20 @@ pub enum Error {
         budget_bytes: u64,
     },
 
+    /// The owner of what is allocated may not have so much.
+    #[error(
+        "out of memory: asked for {size_bytes} bytes with {held_bytes} held of the {limit_bytes} that this process may \
+         have: raise its limit by Nx.Vulkan.memory_limit/2, or give back what it holds"
+    )]
+    OverLimit {
+        /// Bytes that were asked for.
+        size_bytes: u64,
+        /// Bytes that the owner has.
+        held_bytes: u64,
+        /// Bytes that it may have.
+        limit_bytes: u64,
+    },
+
     /// The buffer was deallocated explicitly before this use.
     #[error("the tensor was deallocated")]
     Released,

@@ -13,7 +13,7 @@ use once_cell::sync::OnceCell;
 use rustler::{Atom, Encoder, Env, LocalPid, Term};
 
 use crate::engines::{self, Opened};
-use crate::error;
+use crate::{error, memory};
 
 mod atoms {
     rustler::atoms! {
@@ -122,7 +122,7 @@ fn device_configure(
 /// `:needs_compile` where it would have to.
 pub fn when_ready<'a>(env: Env<'a>, engine: Option<Opened>, run: impl FnOnce(Opened) -> Term<'a>) -> Term<'a> {
     match engine.filter(|engine| !engine.is_congested()) {
-        Some(engine) => Engine::without_waiting(|| run(engine)),
+        Some(engine) => memory::charged(env, engine, || Engine::without_waiting(|| run(engine))),
         None => error::encode(env, atoms::nil().to_term(env), &Error::NeedsCompile),
     }
 }

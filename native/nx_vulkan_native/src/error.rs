@@ -8,7 +8,7 @@ mod atoms {
         ok, error, nil, needs_compile,
         no_device, unsupported, invalid_program, invalid_argument, too_large, out_of_memory, released, stopped, device_lost, timed_out,
         bad_shader, vulkan, io, no_convergence, sweeps,
-        operands, outs, dtype, needs, reason, what, expected, got, size_bytes, limit_bytes, in_use_bytes, needed_bytes, budget_bytes, path, call, cause, limit_ms,
+        operands, outs, dtype, needs, reason, what, expected, got, size_bytes, limit_bytes, in_use_bytes, needed_bytes, held_bytes, budget_bytes, path, call, cause, limit_ms,
     }
 }
 
@@ -19,7 +19,7 @@ pub fn kind(error: &Error) -> Atom {
         Error::InvalidProgram { .. } => atoms::invalid_program(),
         Error::InvalidArgument { .. } => atoms::invalid_argument(),
         Error::TooLarge { .. } => atoms::too_large(),
-        Error::OutOfMemory { .. } | Error::OverBudget { .. } => atoms::out_of_memory(),
+        Error::OutOfMemory { .. } | Error::OverBudget { .. } | Error::OverLimit { .. } => atoms::out_of_memory(),
         Error::Released => atoms::released(),
         Error::Stopped => atoms::stopped(),
         Error::DeviceLost => atoms::device_lost(),
@@ -57,6 +57,11 @@ fn details<'a>(env: Env<'a>, error: &Error) -> Term<'a> {
         Error::OverBudget { needed_bytes, budget_bytes } => {
             map(&[(atoms::needed_bytes(), needed_bytes.encode(env)), (atoms::budget_bytes(), budget_bytes.encode(env))])
         }
+        Error::OverLimit { size_bytes, held_bytes, limit_bytes } => map(&[
+            (atoms::size_bytes(), size_bytes.encode(env)),
+            (atoms::held_bytes(), held_bytes.encode(env)),
+            (atoms::limit_bytes(), limit_bytes.encode(env)),
+        ]),
         Error::BadShader { path, reason } => {
             map(&[(atoms::path(), path.encode(env)), (atoms::reason(), reason.encode(env))])
         }

@@ -10,7 +10,7 @@ use rustler::{Atom, Encoder, Env, ResourceArc, Term};
 
 use crate::engines::Opened;
 use crate::tensor::{Taken, answer_all, collects_before, tensors_of};
-use crate::{device, error, term};
+use crate::{device, error, memory, term};
 
 mod atoms {
     rustler::atoms! {
@@ -268,7 +268,7 @@ fn executable_run<'a>(env: Env<'a>, executable: Term<'a>, inputs: Term<'a>) -> T
 #[rustler::nif(schedule = "DirtyCpu")]
 fn executable_run_dirty<'a>(env: Env<'a>, executable: Term<'a>, inputs: Term<'a>) -> Term<'a> {
     match executable_of(executable) {
-        Ok(reference) => run(env, &reference, inputs, Compile::Allowed),
+        Ok(reference) => memory::charged(env, reference.engine, || run(env, &reference, inputs, Compile::Allowed)),
         Err(e) => error::encode(env, atoms::nil().to_term(env), &e),
     }
 }

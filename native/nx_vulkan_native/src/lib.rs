@@ -6,6 +6,7 @@ mod engines;
 mod error;
 mod executable;
 mod halt;
+mod memory;
 mod nativev;
 mod profile;
 mod tensor;

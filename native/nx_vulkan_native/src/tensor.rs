@@ -12,7 +12,7 @@ use rustler::{Binary, Encoder, Env, ListIterator, NewBinary, OwnedBinary, Resour
 use smallvec::{SmallVec, smallvec};
 
 use crate::engines::{self, Opened};
-use crate::{device, error, executable, term};
+use crate::{device, error, executable, memory, term};
 
 mod atoms {
     rustler::atoms! {
@@ -228,8 +228,8 @@ fn tensor_from_binary_dirty<'a>(
 
 fn upload<'a>(env: Env<'a>, engine: Result<Opened>, dtype: Term<'a>, shape: Term<'a>, binary: &[u8]) -> Term<'a> {
     let run = || {
-        let engine = engine?;
-        Ok((engine, Tensor::from_nx_bytes(engine, &term::ty(dtype, shape)?, binary)?))
+        let (engine, ty) = (engine?, term::ty(dtype, shape)?);
+        Ok((engine, memory::charged_again(env, engine, || Tensor::from_nx_bytes(engine, &ty, binary))?))
     };
     match run() {
         Ok((engine, tensor)) => encode_tensor(env, engine, tensor),
@@ -242,7 +242,7 @@ fn upload<'a>(env: Env<'a>, engine: Result<Opened>, dtype: Term<'a>, shape: Term
 fn tensor_to_binary<'a>(env: Env<'a>, reference: Term<'a>, limit: Option<u64>) -> Term<'a> {
     let read = || {
         let resource = resource_of(reference)?;
-        let tensor = resource.tensor(Compile::Allowed)?;
+        let tensor = memory::charged(env, resource.engine, || resource.tensor(Compile::Allowed))?;
         let mut binary = host_binary(tensor.nx_size_bytes(limit))?;
         tensor.read_nx_bytes(resource.engine, limit, binary.as_mut_slice())?;
         Ok(Binary::from_owned(binary, env))
@@ -376,7 +376,7 @@ fn tensor_transfer<'a>(env: Env<'a>, reference: Term<'a>, device: Option<usize>)
         let tensor = resource.tensor(Compile::Allowed)?;
         match std::ptr::eq(resource.engine, engine) {
             true => Ok((engine, tensor)),
-            false => Ok((engine, tensor.transferred(resource.engine, engine)?)),
+            false => Ok((engine, memory::charged(env, engine, || tensor.transferred(resource.engine, engine))?)),
         }
     };
     match run() {
@@ -465,7 +465,9 @@ fn program_run_compile<'a>(
     shape: Term<'a>,
 ) -> Term<'a> {
     match engine_or_open(operands) {
-        Ok(engine) => answer(env, op, run(engine, op, attrs, operands, dtype, shape, Compile::Allowed), engine),
+        Ok(engine) => memory::charged_again(env, engine, || {
+            answer(env, op, run(engine, op, attrs, operands, dtype, shape, Compile::Allowed), engine)
+        }),
         Err(e) => error::encode(env, op, &e),
     }
 }
@@ -632,7 +634,11 @@ fn answer_deferred<'a>(env: Env<'a>, engine: &Engine, references: impl Encoder, 
 /// Computes a tensor that is pending, with all that hangs together with it.
 #[rustler::nif(schedule = "DirtyCpu")]
 fn tensor_compute<'a>(env: Env<'a>, reference: Term<'a>) -> Term<'a> {
-    match resource_of(reference).and_then(|resource| resource.tensor(Compile::Allowed)) {
+    let compute = || {
+        let resource = resource_of(reference)?;
+        memory::charged(env, resource.engine, || resource.tensor(Compile::Allowed))
+    };
+    match compute() {
         Ok(_) => (atoms::ok(), reference).encode(env),
         Err(e) => error::encode(env, atoms::nil().to_term(env), &e),
     }
@@ -656,7 +662,9 @@ fn program_run_all_compile<'a>(
     types: Term<'a>,
 ) -> Term<'a> {
     match engine_or_open(operands) {
-        Ok(engine) => answer_all(env, op, run_all(engine, op, attrs, operands, types, Compile::Allowed), engine),
+        Ok(engine) => memory::charged_again(env, engine, || {
+            answer_all(env, op, run_all(engine, op, attrs, operands, types, Compile::Allowed), engine)
+        }),
         Err(e) => error::encode(env, op, &e),
     }
 }

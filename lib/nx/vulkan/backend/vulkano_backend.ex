@@ -56,7 +56,7 @@ defmodule Nx.Vulkan.VulkanoBackend do
 
   alias Nx.Tensor, as: T
   alias Nx.Vulkan.Compiler.Cache
-  alias Nx.Vulkan.{Devices, Divisors, Fold, Indices, NativeV, Ops, Remote, ScalarFunction, Tracer}
+  alias Nx.Vulkan.{Devices, Divisors, Fold, Indices, NativeV, Ops, Remote, ScalarFunction, Telemetry, Tracer}
   alias Nx.Vulkan.VulkanoBackend, as: B
 
   # From this size in bytes on, copying a binary is work for a dirty scheduler: 64 KiB take about 10 us.
@@ -603,6 +603,7 @@ defmodule Nx.Vulkan.VulkanoBackend do
   def settle({:ok, ref}, _again), do: ref
 
   def settle({:ok, ref, :pressure}, _again) do
+    Telemetry.memory_in_use(:pressure, Devices.current())
     :erlang.garbage_collect()
     ref
   end
@@ -618,8 +619,20 @@ defmodule Nx.Vulkan.VulkanoBackend do
   # What the option :memory does not allow is not had by giving up anything.
   def settle({:error, :out_of_memory, _op, _message, %{needed_bytes: _}} = error, _again), do: raise_error(error)
 
+  # Nor is what others hold counted to the limit of this process.
+  def settle({:error, :out_of_memory, _op, _message, %{held_bytes: _}} = error, again) do
+    reclaim([collect_at_once: &collect_at_once/0], error, again)
+  end
+
   def settle({:error, :out_of_memory, _op, _message, _details} = error, again) do
-    reclaim([&collect/0, &collect_everywhere/0, &drop_compiled/0], error, again)
+    steps = [
+      collect: &collect/0,
+      collect_everywhere: &collect_everywhere/0,
+      allow_spill: &NativeV.memory_allow_spill/0,
+      drop_compiled: &drop_compiled/0
+    ]
+
+    reclaim(steps, error, again)
   end
 
   def settle(error, _again), do: raise_error(error)
@@ -648,7 +661,9 @@ defmodule Nx.Vulkan.VulkanoBackend do
   end
 
   # Tries again after each step that may have freed memory.
-  defp reclaim([step | steps], error, again) do
+  defp reclaim([{name, step} | steps], error, again) do
+    Telemetry.memory_in_use(:reclaim, Devices.current(), %{step: name})
+
     if step.() do
       case again.() do
         {:error, :out_of_memory, _op, _message, _details} = error -> reclaim(steps, error, again)
@@ -662,6 +677,12 @@ defmodule Nx.Vulkan.VulkanoBackend do
   defp reclaim([], error, _again), do: raise_error(error)
 
   defp collect, do: :erlang.garbage_collect()
+
+  defp collect_at_once do
+    :erlang.garbage_collect()
+    await_destructors()
+    true
+  end
 
   # Other processes may hold tensors that nobody can reach any more.
   defp collect_everywhere, do: Process.list() |> Enum.map(&:erlang.garbage_collect/1) |> Enum.any?()
@@ -681,6 +702,7 @@ defmodule Nx.Vulkan.VulkanoBackend do
   end
 
   defp raise_error({:error, kind, op, message, details}) do
+    if kind == :out_of_memory, do: Telemetry.memory(:out_of_memory, details, op)
     raise Nx.Vulkan.Error, kind: kind, op: op, message: message, details: details
   end
 end

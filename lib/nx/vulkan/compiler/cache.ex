@@ -88,6 +88,17 @@ defmodule Nx.Vulkan.Compiler.Cache do
     :exit, _ -> 0
   end
 
+  @doc "All entries with their keys, large binaries of which are left out."
+  @spec all() :: [{term, term}]
+  def all, do: GenServer.call(__MODULE__, :all, :infinity)
+
+  @doc "Drops the entries of the keys for which `drop?` holds, and says how many."
+  @spec drop_where((term -> boolean)) :: non_neg_integer
+  def drop_where(drop?) do
+    Process.delete(@last)
+    GenServer.call(__MODULE__, {:drop, for({key, _entry} <- all(), drop?.(key), uniq: true, do: key)}, :infinity)
+  end
+
   @doc "Adds one to a counter and returns it."
   @spec count(term) :: pos_integer
   def count(key), do: GenServer.call(__MODULE__, {:count, key}, :infinity)
@@ -112,6 +123,19 @@ defmodule Nx.Vulkan.Compiler.Cache do
     :erlang.garbage_collect()
     # What is compiled again for this is no sign of captures that change.
     {:reply, length(places), %{state | made: :queue.new(), counts: %{}, counted: :queue.new()}}
+  end
+
+  def handle_call(:all, _from, state) do
+    {:reply, for({key, place} <- :queue.to_list(state.made), do: {key, read(place)}), state}
+  end
+
+  # All entries of a key, whatever large binaries they have.
+  def handle_call({:drop, keys}, _from, state) do
+    keys = MapSet.new(keys)
+    {dropped, kept} = state.made |> :queue.to_list() |> Enum.split_with(fn {key, _place} -> key in keys end)
+    for {key, place} <- dropped, do: drop(key, place)
+    :erlang.garbage_collect()
+    {:reply, length(dropped), %{state | made: :queue.from_list(kept)}}
   end
 
   def handle_call({:lock, key, large}, {pid, _} = from, state) do

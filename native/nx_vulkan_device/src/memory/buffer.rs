@@ -9,7 +9,7 @@ use ash::vk;
 use super::block::{Block, FreeBlock, Hazard};
 use super::copies::{Copies, CopyBuffers, CopyForm};
 use super::external::External;
-use super::{AllocError, DevicePool, MemoryKind};
+use super::{AllocError, DevicePool, MemoryKind, Owner};
 
 /// Device memory with a size in bytes. The contents are undefined until something is written.
 pub struct Buffer {
@@ -35,6 +35,8 @@ pub struct Buffer {
     version: AtomicU64,
     /// What is kept of it in other forms.
     copies: OnceLock<Arc<Copies>>,
+    /// Who has taken it.
+    owner: Option<Arc<Owner>>,
 }
 
 /// The number of the next buffer.
@@ -51,7 +53,7 @@ impl Buffer {
         size_bytes: u64,
         completed: u64,
     ) -> Result<Buffer, AllocError> {
-        Ok(Buffer::over(pool.alloc(kind, size_bytes, completed)?, size_bytes, Arc::clone(pool)))
+        Ok(Buffer::owned(pool.alloc(kind, size_bytes, completed)?, size_bytes, Arc::clone(pool)))
     }
 
     /// Buffers of these sizes, one behind the other in memory of their own, each at a multiple of 256 bytes.
@@ -65,7 +67,15 @@ impl Buffer {
         completed: u64,
     ) -> Result<Vec<Buffer>, AllocError> {
         let blocks = pool.alloc_parts(kind, sizes, completed)?;
-        Ok(blocks.into_iter().zip(sizes).map(|(block, &size)| Buffer::over(block, size, Arc::clone(pool))).collect())
+        Ok(blocks.into_iter().zip(sizes).map(|(block, &size)| Buffer::owned(block, size, Arc::clone(pool))).collect())
+    }
+
+    /// As [`Buffer::over`], with the owner of this thread.
+    fn owned(free: FreeBlock, size_bytes: u64, pool: Arc<DevicePool>) -> Buffer {
+        let owner = Owner::of_new(free.block.kind, free.block.size_bytes);
+        let mut buffer = Buffer::over(free, size_bytes, pool);
+        buffer.owner = owner;
+        buffer
     }
 
     /// So many bytes at the beginning of a block of the pool, to which it goes back with the last reference.
@@ -87,6 +97,7 @@ impl Buffer {
             has_value: AtomicBool::new(false),
             version: AtomicU64::new(0),
             copies: OnceLock::new(),
+            owner: None,
         }
     }
 
@@ -257,6 +268,9 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         if self.virtual_id.is_some() {
             return;
+        }
+        if let Some(owner) = &self.owner {
+            owner.give(self.block.size_bytes);
         }
         match self.external.take() {
             Some(external) => self.pool.retire(external.memory, self.use_serial()),

@@ -44,6 +44,11 @@ impl Copies {
         copies.push((form, buffers));
     }
 
+    /// Bytes of device memory that all of them take.
+    pub fn reserved_bytes(&self) -> u64 {
+        self.lock().iter().flat_map(|(_, buffers)| buffers).map(|buffer| buffer.reserved_bytes()).sum()
+    }
+
     /// Gives all of them up.
     pub fn clear(&self) {
         drop(std::mem::take(&mut *self.lock()));

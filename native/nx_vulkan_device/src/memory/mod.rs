@@ -12,6 +12,7 @@ mod copies;
 mod external;
 mod heap;
 mod keeper;
+mod owner;
 mod pool;
 #[cfg(test)]
 mod pool_tests;
@@ -25,6 +26,7 @@ pub use buffer::Buffer;
 pub use copies::{Copies, CopyBuffers, CopyForm};
 pub use external::{External, imported_buffer, shared_buffer};
 pub use keeper::Keeper;
+pub use owner::Owner;
 pub use pool::{AllocError, Pool, part_bytes, reserved_bytes};
 pub(crate) use ring::Ring;
 

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::sync::Arc;
 
 use nx_vulkan_device::memory::{
-    AllocError, Buffer, DevicePool, MemoryKind, imported_buffer, part_bytes, shared_buffer,
+    AllocError, Buffer, DevicePool, MemoryKind, Owner, imported_buffer, part_bytes, reserved_bytes, shared_buffer,
 };
 
 use super::Engine;
@@ -14,6 +14,9 @@ use crate::{Error, Result};
 thread_local! {
     /// Whether this thread may wait for the device until memory is free.
     static MAY_WAIT: Cell<bool> = const { Cell::new(true) };
+
+    /// Whether this thread's caller gives up what it holds no longer before memory is spilled.
+    static ASKS_TO_SPILL: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The part of a device's memory that results of one run may take in one piece.
@@ -24,12 +27,13 @@ impl Engine {
     ///
     /// # Errors
     /// `TooLarge` when it can never fit; `OutOfMemory` when it does not fit after trimming, waiting and spilling to
-    /// host memory.
+    /// host memory; `OverLimit` when the [`Owner`] of this thread may not have so much.
     #[cfg_attr(feature = "testing", visibility::make(pub))]
     pub(crate) fn alloc(&self, size_bytes: u64) -> Result<Arc<Buffer>> {
         if let Some(capture) = &self.capture {
             return capture.alloc(size_bytes, &self.core.pool);
         }
+        check_limit(reserved_bytes(size_bytes))?;
         let pool = &self.core.pool;
         let completed = self.core.stream.completed();
         let small = size_bytes <= self.core.model.transfers.small_bytes
@@ -53,6 +57,7 @@ impl Engine {
     pub(crate) fn alloc_together(&self, sizes: &[u64]) -> Result<Vec<Arc<Buffer>>> {
         let pool = &self.core.pool;
         let all_bytes = sizes.iter().fold(0, |sum: u64, &size| sum.saturating_add(part_bytes(size)));
+        check_limit(all_bytes)?;
         let attempt = |kind: MemoryKind| Buffer::parts_of_pool(pool, kind, sizes, self.core.stream.completed());
         let buffers = match self.with_more_memory(all_bytes, || attempt(MemoryKind::Device))? {
             Some(buffers) => buffers,
@@ -153,7 +158,26 @@ impl Engine {
         if let Some(buffer) = self.with_more_memory(size_bytes, || attempt(MemoryKind::Device))? {
             return Ok(buffer);
         }
-        attempt(MemoryKind::Spill).map_err(|e| self.alloc_error(e, size_bytes))
+        match may_spill(size_bytes) {
+            true => attempt(MemoryKind::Spill).map_err(|e| self.alloc_error(e, size_bytes)),
+            false => Err(self.alloc_error(AllocError::OutOfMemory, size_bytes)),
+        }
+    }
+
+    /// Runs `f` for a caller who can give up what it holds no longer: memory is spilled only with leave of its [`Owner`],
+    /// and is `OutOfMemory` without.
+    pub fn asking_to_spill<T>(f: impl FnOnce() -> T) -> T {
+        let before = ASKS_TO_SPILL.replace(true);
+        let result = f();
+        ASKS_TO_SPILL.set(before);
+        result
+    }
+
+    /// Lets an owner spill as much as owners allocate between two collections. Answers whether anything can be spilled on
+    /// this device.
+    pub fn allow_spill(&self, owner: &Owner) -> bool {
+        owner.allow_spill(self.garbage_step_bytes());
+        self.core.pool.limits.budget_bytes[MemoryKind::Spill as usize] > 0
     }
 
     pub(super) fn alloc_error(&self, error: AllocError, size_bytes: u64) -> Error {
@@ -194,6 +218,23 @@ impl Engine {
                 got: "a buffer of another one".into(),
             }),
         }
+    }
+}
+
+/// Whether this thread may spill so many bytes. A call that may begin with that may go on.
+fn may_spill(size_bytes: u64) -> bool {
+    let may = !ASKS_TO_SPILL.get() || Owner::takes_leave_to_spill(size_bytes);
+    if may {
+        ASKS_TO_SPILL.set(false);
+    }
+    may
+}
+
+/// Whether the owner of this thread may take so many bytes more.
+fn check_limit(size_bytes: u64) -> Result<()> {
+    match Owner::exceeded_by(size_bytes) {
+        None => Ok(()),
+        Some((held_bytes, limit_bytes)) => Err(Error::OverLimit { size_bytes, held_bytes, limit_bytes }),
     }
 }
 

@@ -3,6 +3,7 @@
 mod launches;
 mod memory;
 mod transfers;
+mod usage;
 
 use std::any::Any;
 use std::path::{Path, PathBuf};
@@ -24,6 +25,7 @@ use crate::kernels::{KernelCache, Planned, Reach, feature_names};
 use crate::options::{Options, Precision, Profiling};
 use crate::states::States;
 use crate::tuning::{self, DeviceModel};
+pub use usage::Usage;
 
 /// Counters of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -1,0 +1,185 @@
+defmodule Nx.Vulkan.Device.MemoryUsageTest do
+  # Alone: it looks at what all processes have of the one device.
+  use ExUnit.Case, async: false
+
+  import Nx.Vulkan.DeviceMemory, only: [in_use_bytes: 0]
+
+  alias Nx.Vulkan.{Error, VulkanoBackend}
+
+  @moduletag :device
+  @mega 1024 * 1024
+
+  setup_all do: Nx.Vulkan.DeviceMemory.await_idle()
+
+  defp tensor(megabytes, value \\ 1),
+    do: Nx.add(Nx.iota({div(megabytes * @mega, 4)}, type: :f32, backend: VulkanoBackend), value)
+
+  defp of(pid), do: Enum.find(Nx.Vulkan.memory().processes, %{bytes: 0, limit_bytes: nil}, &(&1.pid == pid))
+
+  defp events(names) do
+    test = self()
+    :telemetry.attach_many(inspect(test), for(name <- names, do: [:nx_vulkan, :memory, name]), &__MODULE__.tell/4, test)
+    on_exit(fn -> :telemetry.detach(inspect(test)) end)
+  end
+
+  def tell([_, _, name | _], measurements, metadata, test), do: send(test, {name, measurements, metadata})
+
+  test "kinds make up what the pool has, and the device has the rest" do
+    held = tensor(4)
+    in_use_bytes()
+    memory = Nx.Vulkan.memory()
+    assert memory.kinds |> Map.values() |> Enum.sum() == memory.reserved_bytes
+    assert memory.kinds.tensors >= 4 * @mega
+    assert memory.in_use_bytes <= memory.peak_bytes
+    assert memory.reserved_bytes <= memory.total_bytes
+    assert memory.budget_bytes <= memory.total_bytes
+    assert memory.device == Nx.Vulkan.device_name()
+    assert Nx.Vulkan.memory(device: 0, top: 0) |> Map.fetch!(:processes) == []
+    assert_raise ArgumentError, fn -> Nx.Vulkan.memory(other: 1) end
+    assert Nx.to_number(held[0]) == 1.0
+  end
+
+  test "a tensor is of the process that computed it, wherever it is" do
+    test = self()
+    before = of(test).bytes
+
+    task =
+      Task.async(fn ->
+        Process.register(self(), :maker_of_tensors)
+        send(test, {:made, tensor(6)})
+        kept = tensor(3)
+        # A view takes no memory of its own.
+        view = Nx.reshape(kept, {3, :auto})
+        :erlang.garbage_collect()
+        send(test, :waits)
+        receive do: (:go_on -> :ok)
+        Nx.to_number(view[0][0])
+      end)
+
+    assert_receive {:made, made}, 60_000
+    assert_receive :waits, 60_000
+    in_use_bytes()
+    maker = of(task.pid)
+    assert maker.name == :maker_of_tensors
+    assert_in_delta maker.bytes, 9 * @mega, @mega
+    assert [%{pid: first} | _] = Nx.Vulkan.memory(top: 1).processes
+    assert is_pid(first)
+
+    send(task.pid, :go_on)
+    assert Task.await(task) == 1.0
+    in_use_bytes()
+    assert_in_delta of(task.pid).bytes, 6 * @mega, @mega
+    assert of(test).bytes - before < @mega
+    Nx.backend_deallocate(made)
+    assert of(task.pid).bytes < @mega
+  end
+
+  test "tensors that compiled functions captured are told, and given back with the function" do
+    before = Nx.Vulkan.memory().kinds.captured
+    bytes = in_use_bytes()
+    captured = Nx.iota({2 * @mega}, type: :f32, backend: Nx.BinaryBackend)
+    fun = fn x -> Nx.sum(Nx.multiply(captured, x)) end
+    jitted = Nx.Defn.jit(fun, compiler: Nx.Vulkan)
+    other = Nx.Defn.jit(&Nx.add(&1, 1), compiler: Nx.Vulkan)
+    result = Nx.to_number(jitted.(2.0))
+    Nx.to_number(other.(1))
+    in_use_bytes()
+    assert Nx.Vulkan.memory().kinds.captured - before >= 8 * @mega
+
+    test = self()
+    :telemetry.attach(inspect(test), [:nx_vulkan, :compiler, :compile, :stop], &__MODULE__.tell/4, test)
+    on_exit(fn -> :telemetry.detach(inspect(test)) end)
+    assert Nx.Vulkan.unload(jitted) == :ok
+    assert Nx.Vulkan.memory().kinds.captured - before < @mega
+    assert in_use_bytes() - bytes < @mega
+    Nx.to_number(other.(1))
+    refute_received {:compile, _, _}
+    assert Nx.to_number(jitted.(2.0)) == result
+    assert_received {:compile, _, _}
+    Nx.Vulkan.unload(fun)
+    assert in_use_bytes() - bytes < @mega
+  end
+
+  test "a model of Axon gives all back" do
+    model = Axon.input("x", shape: {nil, 1024}) |> Axon.dense(1024, activation: :relu) |> Axon.dense(512)
+    {init, predict} = Axon.build(model, compiler: Nx.Vulkan)
+    x = Nx.iota({8, 1024}, type: :f32, backend: VulkanoBackend) |> Nx.sin()
+    # Constants of ops that stay.
+    run = fn ->
+      params =
+        Nx.with_default_backend(VulkanoBackend, fn -> init.(Nx.template({1, 1024}, :f32), Axon.ModelState.empty()) end)
+
+      for i <- 1..5, do: predict.(params, Nx.multiply(x, i)) |> Nx.sum() |> Nx.to_number()
+      params
+    end
+
+    Nx.Vulkan.unload({run.(), init, predict})
+    before = in_use_bytes()
+    params = run.()
+    assert in_use_bytes() - before >= 6 * @mega
+    assert Nx.Vulkan.unload(%{params: params, functions: {init, predict}}) == :ok
+    assert in_use_bytes() - before < 64 * 1024
+    assert Nx.Vulkan.memory().kinds.copies == 0
+    assert %Error{kind: :released} = catch_error(predict.(params, x))
+  end
+
+  test "a process has its limit, and others have none" do
+    events([:reclaim, :out_of_memory])
+    other = tensor(32)
+
+    task =
+      Task.async(fn ->
+        assert Nx.Vulkan.memory_limit(40 * @mega) == :infinity
+        assert Nx.Vulkan.memory_limit(24 * @mega) == 40 * @mega
+        x = tensor(4)
+        # Garbage goes before that is an error, with a heap that is rarely collected.
+        ballast = Enum.to_list(1..500_000)
+        for i <- 1..60, do: {Nx.add(x, i), hd(ballast)} && nil
+        many = fn -> for i <- 1..10, do: Nx.add(x, i) end
+        error = assert_raise Error, ~r/may have: raise its limit/, many
+        assert error.kind == :out_of_memory and error.op == :add
+        assert error.details.limit_bytes == 24 * @mega
+        assert error.details.size_bytes >= 4 * @mega
+        assert error.details.held_bytes + error.details.size_bytes > 24 * @mega
+        # A compiled function, and an upload.
+        square =
+          Nx.Defn.jit(fn x -> {Nx.add(x, 1), Nx.add(x, 2), Nx.add(x, 3), Nx.add(x, 4), Nx.add(x, 5), Nx.add(x, 6)} end,
+            compiler: Nx.Vulkan
+          )
+
+        assert %Error{kind: :out_of_memory} = catch_error(square.(x))
+
+        assert %Error{kind: :out_of_memory, details: %{limit_bytes: _}} =
+                 catch_error(Nx.from_binary(:binary.copy(<<0>>, 32 * @mega), :u8, backend: VulkanoBackend))
+
+        # What is there goes on being read, and what fits is computed.
+        assert Nx.to_number(x[0]) == 1.0
+        assert Nx.to_number(Nx.sum(Nx.multiply(x, 0))) == 0.0
+        assert %{limit_bytes: 25_165_824} = of(self())
+        assert Nx.Vulkan.memory_limit(:infinity) == 24 * @mega
+        assert length(many.()) == 10
+        Nx.to_number(x[0])
+      end)
+
+    assert Task.await(task, 120_000) == 1.0
+    assert_received {:reclaim, %{in_use_bytes: _, spilled_bytes: _}, %{step: :collect_at_once}}
+    assert_received {:out_of_memory, %{size_bytes: _}, %{op: :add, details: %{held_bytes: _}}}
+    assert Nx.to_number(Nx.add(other, 1)[0]) == 2.0
+    assert Nx.Vulkan.memory_limit(:infinity) == :infinity
+    assert_raise ArgumentError, ~r/number of bytes or :infinity/, fn -> Nx.Vulkan.memory_limit(-1) end
+  end
+
+  test "free memory goes back by hand" do
+    events([:trim])
+    tensor(100) |> Nx.backend_deallocate()
+    in_use_bytes()
+    before = Nx.Vulkan.memory()
+    assert before.kinds.free >= 100 * @mega
+    freed = Nx.Vulkan.trim()
+    assert freed >= 100 * @mega
+    assert_received {:trim, %{freed_bytes: ^freed}, %{device: nil}}
+    later = Nx.Vulkan.memory()
+    assert before.reserved_bytes - later.reserved_bytes >= freed - @mega
+    assert Nx.to_number(tensor(1)[1]) == 2.0
+  end
+end
