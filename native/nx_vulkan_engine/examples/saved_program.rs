@@ -10,8 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
-use nx_vulkan_engine::program::file::{Recording, Tolerance};
-use nx_vulkan_engine::program::{Builder, Reduction};
+use nx_vulkan_engine::program::{Builder, Recording, Reduction, Tolerance};
 use nx_vulkan_engine::{Compile, DType, Engine, Executable, Tensor};
 
 /// Rows of a matrix divided by their sums, of small integers, which f32 computes exactly.
