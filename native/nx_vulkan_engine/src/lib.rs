@@ -66,6 +66,7 @@ mod engine;
 mod ipc;
 mod options;
 mod pressure;
+mod remembered;
 mod share;
 mod states;
 mod tensor;

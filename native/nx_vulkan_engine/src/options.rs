@@ -24,6 +24,8 @@ pub struct Options {
     pub validation: Validation,
     /// Where compiled pipelines are kept between runs; `None` for nowhere.
     pub cache_dir: Option<PathBuf>,
+    /// Whether optimized programs and generated modules are kept there as well.
+    pub keeps_compiled: bool,
     /// With so many compiled kernels, those that nothing holds are dropped, the least recently launched first.
     pub max_pipelines: usize,
     /// Caps the device memory for tensors below what the device has.
@@ -157,6 +159,8 @@ const ATTENTION: Variable<bool> = Variable {
 
 const KEEP_COPIES: Variable<bool> = Variable { name: "NX_VULKAN_KEEP_COPIES", expected: "1 or 0", parse: switch };
 
+const KEEP_COMPILED: Variable<bool> = Variable { name: "NX_VULKAN_KEEP_COMPILED", expected: "1 or 0", parse: switch };
+
 const LOWER: Variable<Lacks> = Variable {
     name: "NX_VULKAN_LOWER",
     expected: "all, or types of 8, 16 or 64 bits with commas between them",
@@ -203,7 +207,7 @@ impl Options {
     /// `NX_VULKAN_TIME_LIMIT` (milliseconds), `NX_VULKAN_MAX_PIPELINES`, `NX_VULKAN_HOST_ACCESS` (`small` or `never`), `NX_VULKAN_DUMP_SPIRV`
     /// (a folder), `NX_VULKAN_PROFILE` (`1`: [`Profiling::Printed`]), `NX_VULKAN_STATISTICS` (`1`),
     /// `NX_VULKAN_PRECISION` (`high`), `NX_VULKAN_ATTENTION` (`exact`), `NX_VULKAN_KEEP_COPIES` (`0`),
-    /// `NX_VULKAN_LOWER` (types, or `all`), `NX_VULKAN_REACH` (bytes).
+    /// `NX_VULKAN_KEEP_COMPILED` (`0`), `NX_VULKAN_LOWER` (types, or `all`), `NX_VULKAN_REACH` (bytes).
     ///
     /// What none of them can mean is as if it were not set: see [`Options::check_env`].
     pub fn from_env() -> Options {
@@ -214,6 +218,7 @@ impl Options {
                 .find(|selector| !selector.is_empty()),
             validation: Validation::from_env(),
             cache_dir: default_cache_dir(),
+            keeps_compiled: KEEP_COMPILED.read_if_valid().unwrap_or(true),
             max_pipelines: PIPELINES.read_if_valid().map_or(MAX_PIPELINES, |most| most as usize),
             memory_limit_bytes: MEMORY_LIMIT.read_if_valid(),
             keeps_free: KEEP_FREE.read_if_valid().unwrap_or(KEEPS_FREE),
@@ -260,6 +265,7 @@ fn check_variables(value_of: impl Fn(&str) -> Option<String>) -> Result<()> {
     STATISTICS.read(&value_of)?;
     ATTENTION.read(&value_of)?;
     KEEP_COPIES.read(&value_of)?;
+    KEEP_COMPILED.read(&value_of)?;
     PRECISION.read(&value_of).map(|_| ())
 }
 
@@ -292,6 +298,7 @@ mod tests {
             ("NX_VULKAN_PRECISION", "bogus"),
             ("NX_VULKAN_ATTENTION", "1"),
             ("NX_VULKAN_KEEP_COPIES", "never"),
+            ("NX_VULKAN_KEEP_COMPILED", "no"),
         ] {
             let error = check(name, value).expect_err(name).to_string();
             assert!(error.contains(name) && error.ends_with(&format!("got {value}")), "{error}");

@@ -115,7 +115,9 @@ impl Layer {
 
 /// Options of engines whose memory is small, and that the host reaches through copies.
 fn small() -> Options {
-    Options { memory_limit_bytes: Some(160 << 20), host_access: HostAccess::Never, ..options() }
+    // Kernels are pipelines then, as on a GPU, whose driver may refuse them.
+    let keeps_compiled = false;
+    Options { memory_limit_bytes: Some(160 << 20), host_access: HostAccess::Never, keeps_compiled, ..options() }
 }
 
 /// A loop, a branch, a sort and a product.

@@ -226,6 +226,8 @@ impl OpenDevice {
         let mut features = wanted_features(&supported.known);
         let extensions = DeviceExtensions {
             ext_conditional_rendering: features.conditional_rendering,
+            // Where pipelines are not cached: a GPU's driver does that itself.
+            ext_shader_object: !statistics && info.kind == DeviceKind::Cpu && supported.known.shader_object,
             khr_cooperative_matrix: features.cooperative_matrix,
             khr_external_memory_fd: true,
             khr_pipeline_executable_properties: statistics && features.pipeline_executable_info,
@@ -234,6 +236,7 @@ impl OpenDevice {
         .intersection(physical.supported_extensions());
         features.conditional_rendering &= extensions.ext_conditional_rendering;
         features.cooperative_matrix &= extensions.khr_cooperative_matrix;
+        features.shader_object = extensions.ext_shader_object;
         features.pipeline_executable_info &= extensions.khr_pipeline_executable_properties;
         let timestamps = physical.queue_family_properties().get(family as usize).and_then(|f| f.timestamp_valid_bits);
         let enabled = Features { known: features, ..supported };

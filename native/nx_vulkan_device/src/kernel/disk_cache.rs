@@ -1,6 +1,9 @@
 //! The driver's pipeline cache in a file, so that a second start compiles nothing.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::SystemTime;
 use std::{env, fs, io, process};
 
 use sha2::{Digest, Sha256};
@@ -64,7 +67,11 @@ pub fn store(path: &Path, data: &[u8]) {
 /// # Errors
 /// What the file system says.
 pub fn write_whole(path: &Path, file: &[u8]) -> io::Result<()> {
-    let temporary = path.with_extension(format!("{}.tmp", process::id()));
+    static WRITES: AtomicU64 = AtomicU64::new(0);
+    // Processes of two containers that share a folder may have one number.
+    let now = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.subsec_nanos());
+    let write = WRITES.fetch_add(1, Relaxed);
+    let temporary = path.with_extension(format!("{}-{write}-{now}.tmp", process::id()));
     let written = fs::create_dir_all(path.parent().unwrap_or(path))
         .and_then(|()| fs::write(&temporary, file))
         .and_then(|()| fs::rename(&temporary, path));

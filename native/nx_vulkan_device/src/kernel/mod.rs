@@ -1,13 +1,17 @@
 //! Pipelines, and how a dispatch names its pipeline, parameters and buffers.
 
+mod code;
 mod disk_cache;
+mod made;
 mod once;
 mod pipeline;
 mod statistics;
 
 use std::sync::Arc;
 
+pub use code::Code;
 pub use disk_cache::{default_dir as default_cache_dir, device_file, write_whole};
+pub use made::{MadeFiles, MadeKey};
 pub use pipeline::Pipeline;
 pub use pipeline::PipelineStore;
 use rspirv::spirv::{Capability, Op};

@@ -21,6 +21,8 @@ use rspirv::spirv::Capability;
 use vulkano::VulkanObject;
 use vulkano::device::Device;
 
+use super::code::{Code, Source};
+use super::made::MadeFiles;
 use super::once::Once;
 use super::statistics::{Statistics, statistics};
 use super::{Interface, PipelineKey, capabilities, disk_cache};
@@ -36,7 +38,7 @@ const ENTRY_POINT: &CStr = c"main";
 
 /// The Vulkan objects of a pipeline.
 struct Handles {
-    pipeline: vk::Pipeline,
+    code: Code,
     layout: vk::PipelineLayout,
     set_layout: vk::DescriptorSetLayout,
     device: Arc<Device>,
@@ -46,7 +48,7 @@ impl Handles {
     /// None yet.
     fn none(device: &Arc<Device>) -> Handles {
         Handles {
-            pipeline: vk::Pipeline::null(),
+            code: Code::NONE,
             layout: vk::PipelineLayout::null(),
             set_layout: vk::DescriptorSetLayout::null(),
             device: Arc::clone(device),
@@ -62,7 +64,7 @@ impl Drop for Handles {
         // them until all submissions that name them are complete (VUID-vkDestroyPipeline-pipeline-00765); null handles
         // are ignored.
         unsafe {
-            (fns.destroy_pipeline)(device, self.pipeline, null());
+            self.code.destroy(&self.device);
             (fns.destroy_pipeline_layout)(device, self.layout, null());
             (fns.destroy_descriptor_set_layout)(device, self.set_layout, null());
         }
@@ -123,9 +125,9 @@ impl Pipeline {
         self.interface
     }
 
-    /// Vulkan's handle.
-    pub fn handle(&self) -> vk::Pipeline {
-        self.handles.pipeline
+    /// What command buffers bind.
+    pub fn code(&self) -> Code {
+        self.handles.code
     }
 
     /// The layout of its parameters.
@@ -181,6 +183,7 @@ pub struct PipelineStore {
     file: Option<PathBuf>,
     loaded_bytes: usize,
     unsaved: AtomicU32,
+    made: Arc<MadeFiles>,
     open: Arc<OpenDevice>,
 }
 
@@ -191,8 +194,14 @@ impl std::fmt::Debug for PipelineStore {
 }
 
 impl PipelineStore {
-    /// `dir`: where the disk cache lies; `None` for none. `limit`: from how many pipelines on idle ones are dropped.
-    pub fn new(open: Arc<OpenDevice>, dir: Option<PathBuf>, limit: usize) -> Result<PipelineStore> {
+    /// `dir`: where the disk cache lies; `None` for none. `made`: where binaries are kept for drivers whose cache keeps
+    /// nothing. `limit`: from how many pipelines on idle ones are dropped.
+    pub fn new(
+        open: Arc<OpenDevice>,
+        dir: Option<PathBuf>,
+        made: Arc<MadeFiles>,
+        limit: usize,
+    ) -> Result<PipelineStore> {
         let file = dir.map(|dir| disk_cache::file(&dir, &open.info));
         let data = file.as_deref().map(|file| disk_cache::load(file, &open.caps)).unwrap_or_default();
         let (cache, loaded_bytes) = match create_cache(&open.device, &data) {
@@ -209,6 +218,7 @@ impl PipelineStore {
             file,
             loaded_bytes,
             unsaved: AtomicU32::new(0),
+            made,
             open,
         })
     }
@@ -343,27 +353,52 @@ impl PipelineStore {
             handles.set_layout = create_set_layout(device, bindings)?;
         }
         handles.layout = create_layout(device, handles.set_layout, interface.push_bytes())?;
-        let module = create_module(device, spirv)?;
-        let cache = self.cache.read().unwrap_or_else(PoisonError::into_inner);
         let subgroups = Subgroups::of(spirv, &interface, caps);
         let asks = caps.pipeline_statistics;
-        let created = create_pipeline(device, *cache, module, handles.layout, spec, subgroups, asks);
-        drop(cache);
-        // SAFETY: a module may be destroyed as soon as its pipelines exist.
-        unsafe {
-            (device.fns().v1_0.destroy_shader_module)(device.handle(), module, null());
-        }
-        handles.pipeline = created?;
-        let statistics = if asks { statistics(device, handles.pipeline).map(Box::new) } else { None };
+        let mut found = None;
+        handles.code = match self.shader(spirv, spec, interface, handles.set_layout, subgroups) {
+            Some(shader) => shader,
+            None => {
+                let module = create_module(device, spirv)?;
+                let cache = self.cache.read().unwrap_or_else(PoisonError::into_inner);
+                let created = create_pipeline(device, *cache, module, handles.layout, spec, subgroups, asks);
+                drop(cache);
+                // SAFETY: a module may be destroyed as soon as its pipelines exist.
+                unsafe {
+                    (device.fns().v1_0.destroy_shader_module)(device.handle(), module, null());
+                }
+                let pipeline = created?;
+                found = if asks { statistics(device, pipeline).map(Box::new) } else { None };
+                Code::Pipeline(pipeline)
+            }
+        };
         Ok(Pipeline {
             handles: Arc::new(handles),
-            statistics,
+            statistics: found,
             interface,
             key,
             label: OnceLock::new(),
             last_use: AtomicU64::new(0),
             retired: Arc::downgrade(&self.retired),
         })
+    }
+
+    /// A shader object in the place of a pipeline, on devices that have binaries of them.
+    fn shader(
+        &self,
+        spirv: &[u32],
+        spec: &[(u32, u32)],
+        interface: Interface,
+        set_layout: vk::DescriptorSetLayout,
+        subgroups: Subgroups,
+    ) -> Option<Code> {
+        let whole_subgroups = match subgroups {
+            Subgroups::Any => false,
+            Subgroups::Whole => true,
+            Subgroups::Sized(_) => return None,
+        };
+        let source = Source { spirv, spec, entry: ENTRY_POINT, interface, set_layout, whole_subgroups };
+        source.shader(&self.open, &self.made)
     }
 }
 
@@ -559,7 +594,8 @@ mod tests {
     fn a_large_cache_of_the_driver_is_begun_anew() {
         let open = OpenDevice::shared(None, Validation::On, nx_vulkan_spirv::lower::Lacks::default(), false)
             .expect("a Vulkan device");
-        let mut store = PipelineStore::new(Arc::clone(&open), None, 8).expect("a store");
+        let mut store =
+            PipelineStore::new(Arc::clone(&open), None, Arc::new(MadeFiles::new(None)), 8).expect("a store");
         store.max_cache_bytes = 0;
         let spirv: Vec<u32> = include_bytes!("../../tests/data/axpb.spv")
             .chunks_exact(4)

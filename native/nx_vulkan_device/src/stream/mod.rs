@@ -23,7 +23,7 @@ use ash::vk;
 use nx_vulkan_ir::{Error, Result};
 
 use crate::device::OpenDevice;
-use crate::kernel::{Access, Binding, BoundLaunch, Launch, Pipeline, Waits};
+use crate::kernel::{Access, Binding, BoundLaunch, Code, Launch, Pipeline, Waits};
 use crate::memory::{Buffer, DevicePool, MemoryKind, Ring};
 use crate::profile::{Measured, Profiler};
 use crate::work::{Rates, Submissions, Work};
@@ -113,7 +113,7 @@ struct Recorder {
     /// Whether words in memory were asked since the last barrier whether launches run, so that the next one waits for
     /// that, too.
     asked_words: bool,
-    bound: vk::Pipeline,
+    bound: Code,
     /// The number of the part that was recorded last, 0 where something else was.
     part: u64,
     ops: u32,
@@ -146,7 +146,7 @@ impl Stream {
                 epoch: 1,
                 lost_barriers: false,
                 asked_words: false,
-                bound: vk::Pipeline::null(),
+                bound: Code::NONE,
                 part: 0,
                 ops: 0,
                 bytes: 0,
@@ -520,7 +520,7 @@ impl Stream {
                 return Err(self.fail(error));
             }
             recorder.current = Some(slot);
-            recorder.bound = vk::Pipeline::null();
+            recorder.bound = Code::NONE;
             recorder.ops = 0;
             recorder.bytes = 0;
             recorder.ns = 0;
@@ -616,13 +616,11 @@ impl Stream {
 
     fn bind(&self, recorder: &mut Recorder, cmd: vk::CommandBuffer, pipeline: &Pipeline) {
         pipeline.mark_use(recorder.serial);
-        let pipeline = pipeline.handle();
-        if recorder.bound != pipeline {
-            // SAFETY: the pipeline is a live compute pipeline of this device.
-            unsafe {
-                (self.open.device.fns().v1_0.cmd_bind_pipeline)(cmd, vk::PipelineBindPoint::COMPUTE, pipeline);
-            }
-            recorder.bound = pipeline;
+        let code = pipeline.code();
+        if recorder.bound != code {
+            // SAFETY: it is a live one of this device, as the pipeline is, and the command buffer is recording.
+            unsafe { code.bind(&self.open.device, cmd) };
+            recorder.bound = code;
         }
     }
 

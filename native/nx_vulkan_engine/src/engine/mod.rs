@@ -15,7 +15,7 @@ use nx_vulkan_device::capture::{Capture, CopyKey};
 use nx_vulkan_device::device::{Caps, DeviceInfo, OpenDevice};
 #[cfg(feature = "testing")]
 use nx_vulkan_device::kernel::Pipeline;
-use nx_vulkan_device::kernel::PipelineStore;
+use nx_vulkan_device::kernel::{MadeFiles, PipelineStore};
 use nx_vulkan_device::memory::{Buffer, DeviceMemoryPlan, DevicePool, Keeper, Pool, VulkanBacking};
 use nx_vulkan_device::stream::{Replay, Stream};
 use smallvec::SmallVec;
@@ -91,6 +91,7 @@ struct Core {
     model: DeviceModel,
     is_measured: bool,
     cache_dir: Option<PathBuf>,
+    made: Arc<MadeFiles>,
     open: Arc<OpenDevice>,
 }
 
@@ -144,13 +145,19 @@ impl Engine {
         let (rates, submissions) = (model.rates, model.submissions);
         let stream =
             Arc::new(Stream::new(Arc::clone(&open), Arc::clone(&pool), rates, submissions, options.time_limit));
+        let made = Arc::new(MadeFiles::new(options.cache_dir.clone().filter(|_| options.keeps_compiled)));
         let core = Core {
             keeper: Some(Keeper::start(Arc::clone(&pool), Arc::clone(&stream), options.keeps_free)),
             stream,
             kernels: KernelCache::default(),
             states: States::default(),
             features_used: AtomicU16::new(0),
-            pipelines: PipelineStore::new(Arc::clone(&open), options.cache_dir.clone(), options.max_pipelines)?,
+            pipelines: PipelineStore::new(
+                Arc::clone(&open),
+                options.cache_dir.clone(),
+                Arc::clone(&made),
+                options.max_pipelines,
+            )?,
             dump_spirv: options.dump_spirv.clone(),
             prints_profile: options.profile == Profiling::Printed,
             precision: options.precision,
@@ -161,6 +168,7 @@ impl Engine {
             model,
             is_measured: measured.is_some(),
             cache_dir: options.cache_dir.clone(),
+            made,
             open,
         };
         let engine = Arc::new(Engine { core: Arc::new(core), capture: None, shares_kernels: false, planned: None });
@@ -283,6 +291,11 @@ impl Engine {
     /// Where what outlives the engine is kept.
     pub(crate) fn cache_dir(&self) -> Option<&Path> {
         self.core.cache_dir.as_deref()
+    }
+
+    /// What passes and generators made, on disk.
+    pub(crate) fn made_files(&self) -> &MadeFiles {
+        &self.core.made
     }
 
     /// Whether the model is by what [`Engine::calibrate`] measured rather than by guesses.

@@ -10,7 +10,7 @@ use nx_vulkan_device::capture::{BufferRef, Command};
 use super::peak::bytes_of;
 use super::{Executable, Work};
 use crate::eager::{self, Compile};
-use crate::program::passes::{Recompute, Saving, Target, optimize};
+use crate::program::passes::{Recompute, Saving, Target};
 use crate::program::text::in_op;
 use crate::program::{Instruction, Op, Operand, Program};
 use crate::{Engine, Error, Result, Tensor, Type};
@@ -85,7 +85,7 @@ impl Executable {
     fn compile_fastest(engine: &Arc<Engine>, program: Program, donated: &[bool]) -> Result<Executable> {
         let enough_bytes = enough_bytes(&program);
         let compiled = |program: Program, saving: Saving, shares_copies: bool| {
-            let program = optimize(program, &Target { saving, ..engine.target() })?;
+            let program = engine.optimized(program, &Target { saving, ..engine.target() })?;
             build_with(Builder { enough_bytes, donated, shares_copies, ..Builder::new(engine) }, &program)
         };
         // What ops need besides their results is not in it.
@@ -127,7 +127,7 @@ impl Executable {
         for effort in efforts(engine.target().recompute) {
             let target = Target { saving: effort.saving, recompute: effort.recompute, ..engine.target() };
             let enough_bytes = if effort.one_by_one { 0 } else { enough_bytes(&program) };
-            let program = optimize(program.clone(), &target)?;
+            let program = engine.optimized(program.clone(), &target)?;
             // Memory that is donated may keep others from having that of a result.
             let ways: &[&[bool]] = if donated.contains(&true) { &[donated, &[]] } else { &[donated] };
             for donated in ways {
@@ -159,7 +159,7 @@ impl Executable {
     /// [`Executable::run_side_by_side`] needs.
     pub(crate) fn compile_owning_outputs(engine: &Arc<Engine>, program: Program) -> Result<Executable> {
         let enough_bytes = enough_bytes(&program);
-        let program = optimize(program, &engine.target())?;
+        let program = engine.optimized(program, &engine.target())?;
         build_with(Builder { owns_outputs: true, enough_bytes, ..Builder::new(engine) }, &program)
     }
 }
@@ -395,7 +395,7 @@ mod tests {
     use crate::executable::{Batch, Step};
     use crate::kernels::refusal;
     use crate::program::file::Recording;
-    use crate::program::passes::Target;
+    use crate::program::passes::{Target, optimize};
     use crate::program::{Binary, Builder as Ops, Loop};
     use crate::{DType, DeviceKind};
 

@@ -21,6 +21,7 @@ mod passes;
 mod profile;
 #[path = "../common/recordings.rs"]
 mod recordings;
+mod remembered;
 mod seeing;
 mod sizes;
 mod together;

@@ -22,6 +22,7 @@ mod liveness;
 mod nested;
 pub mod op;
 pub mod ops;
+mod packed;
 pub mod pair;
 pub mod passes;
 pub mod put;

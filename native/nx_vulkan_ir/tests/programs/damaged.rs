@@ -4,6 +4,7 @@
 
 use std::path::Path;
 
+use nx_vulkan_ir::program::Program;
 use nx_vulkan_ir::program::file::Recording;
 
 use crate::targets;
@@ -111,6 +112,23 @@ fn damaged_programs_are_refused_or_programs() {
     let samples: Vec<Vec<u8>> = recordings().iter().map(|recording| recording.program.to_bytes().unwrap()).collect();
     let short: Vec<Vec<u8>> = samples.into_iter().filter(|bytes| bytes.len() < 20_000).collect();
     try_all(&short, 10_000, targets::program);
+}
+
+#[test]
+fn damaged_packed_programs_are_refused_or_programs() {
+    let recordings = recordings();
+    let packed = |recording: &Recording| recording.program.to_packed();
+    let samples: Vec<Vec<u8>> = recordings.iter().map(packed).collect();
+    for (recording, bytes) in recordings.iter().zip(&samples) {
+        assert!(Program::from_packed(bytes).as_ref() == Ok(&recording.program), "{}", recording.name);
+    }
+    let short: Vec<Vec<u8>> = samples.into_iter().filter(|bytes| bytes.len() < 20_000).collect();
+    for end in 0..short[0].len() {
+        assert!(Program::from_packed(&short[0][..end]).is_err(), "{end} bytes");
+    }
+    // Lists in lists without an end.
+    assert!(Program::from_packed(&[7, 1, 0, 0, 0].repeat(1 << 20)).is_err());
+    try_all(&short, 20_000, targets::packed);
 }
 
 #[test]

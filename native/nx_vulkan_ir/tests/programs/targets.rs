@@ -14,6 +14,15 @@ pub fn program(bytes: &[u8]) -> bool {
     true
 }
 
+/// Bytes of a packed program. Answers whether they are one.
+pub fn packed(bytes: &[u8]) -> bool {
+    let Ok(program) = Program::from_packed(bytes) else { return false };
+    let written = program.to_packed();
+    let again = Program::from_packed(&written).expect("what was written can be read");
+    assert!(again.to_packed() == written, "{program:?} is not {again:?}");
+    true
+}
+
 /// Bytes of a file with a program, its inputs and results. Answers whether they are one.
 pub fn recording(bytes: &[u8]) -> bool {
     let Ok(recording) = Recording::from_bytes(bytes) else { return false };
