@@ -115,6 +115,31 @@ defmodule Nx.Vulkan do
   end
 
   @doc """
+  Compiles a function ahead of time for arguments like `templates`, and returns a function that runs it.
+
+  It is `Nx.Defn.compile/3` with this compiler, whose options it takes (`Nx.Vulkan.Compiler`), and then what the driver
+  made is on disk. So the first call in a later VM finds the optimized program and the kernels in the
+  [cache on disk](configuration.md#the-cache-on-disk), if it has the same version of this library, device and driver and
+  calls the same function with arguments of these types and shapes. [Releases](releases_and_docker.md#warm-starts) has a
+  step that does it before an application serves.
+
+  Nothing runs: arguments may be templates, and no memory is taken for them. lavapipe makes machine code of a kernel when
+  it is launched first, so there a call has to follow, after which Mesa's own cache has that.
+
+  ## Examples
+
+      iex> double = Nx.Vulkan.compile(&Nx.multiply(&1, 2), [Nx.template({2}, :s32)])
+      iex> double.(Nx.tensor([1, 2], type: :s32)) |> Nx.to_list()
+      [2, 4]
+  """
+  @spec compile(fun, [Nx.Container.t()], keyword) :: fun
+  def compile(fun, templates, opts \\ []) do
+    compiled = Nx.Defn.compile(fun, templates, Keyword.put(opts, :compiler, __MODULE__))
+    NativeV.device_save_pipelines()
+    compiled
+  end
+
+  @doc """
   Every Vulkan device of this machine, in the order of the driver; the ones that the engine can't use say why.
 
   Empty where there is no Vulkan loader or driver, or no native library. Beside what `t:device/0` has, each tells whether

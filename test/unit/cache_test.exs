@@ -8,6 +8,8 @@ defmodule Nx.Vulkan.CacheTest do
 
   @pipelines "pipelines/10de-#{String.duplicate("a", 32)}-00640007.bin"
   @tuning "tuning/10de-#{String.duplicate("a", 32)}-00640007.json"
+  @program "programs/#{String.duplicate("c", 64)}.bin"
+  @code "shaders/#{String.duplicate("d", 64)}.bin"
   @shader "spv/#{String.duplicate("b", 64)}.spv"
 
   setup %{tmp_dir: folder} do
@@ -48,20 +50,31 @@ defmodule Nx.Vulkan.CacheTest do
     assert {0, text} = run([])
     assert text =~ "in all     0 files, 0 bytes; at most 512.0 MiB are kept"
     write(folder, [{@pipelines, 10, 3000}, {@tuning, 30, 400}, {@shader, 20, 100}, {"notes.bin", 1, 5}])
-    assert Enum.map(Cache.entries(), & &1.kind) == [:tuning, :spv, :pipelines]
+    write(folder, [{@program, 50, 30}, {@code, 40, 20}])
+    assert Enum.map(Cache.entries(), & &1.kind) == [:programs, :shaders, :tuning, :spv, :pipelines]
     assert {0, text} = run([])
     assert text =~ ~r"pipelines  1 file, 2.9 KiB +#{Regex.escape(folder)}/pipelines\n"
-    assert text =~ "in all     3 files, 3.4 KiB; "
+    assert text =~ ~r"programs   1 file, 30 bytes +#{Regex.escape(folder)}/programs\n"
+    assert text =~ ~r"shaders    1 file, 20 bytes +#{Regex.escape(folder)}/shaders\n"
+    assert text =~ "in all     5 files, 3.5 KiB; "
   end
 
   test "only what this library wrote goes", %{tmp_dir: folder} do
     foreign =
-      ["notes.bin", "pipelines/notes.bin", "pipelines/10de-aa.bin", "tuning/package.json"] ++
+      [
+        "notes.bin",
+        "programs/notes.bin",
+        "#{@code}.12-3-4.tmp",
+        "pipelines/notes.bin",
+        "pipelines/10de-aa.bin",
+        "tuning/package.json"
+      ] ++
         ["spv/readme", "spv/my_kernel.comp", "spv/my_kernel.spv", "#{@shader}.12-3.comp", "#{@shader}.12-3"]
 
-    write(folder, [{@pipelines, 10, 3}, {@tuning, 10, 3}, {@shader, 10, 3}] ++ Enum.map(foreign, &{&1, 1, 3}))
+    own = for name <- [@pipelines, @program, @code, @tuning, @shader], do: {name, 10, 3}
+    write(folder, own ++ Enum.map(foreign, &{&1, 1, 3}))
     File.ln_s!(Path.join(folder, "notes.bin"), Path.join(folder, String.replace(@pipelines, "10de", "8086")))
-    assert {0, "deleted 3 files, 9 bytes"} = run(["--clear"])
+    assert {0, "deleted 5 files, 15 bytes"} = run(["--clear"])
     assert Cache.entries() == []
     for name <- foreign, do: assert(File.exists?(Path.join(folder, name)), name)
     assert {0, "deleted 0 files, 0 bytes"} = run(["--clear"])

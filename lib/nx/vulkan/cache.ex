@@ -1,6 +1,6 @@
 defmodule Nx.Vulkan.Cache do
   @moduledoc """
-  The cache on disk: compiled pipelines, measured numbers and compiled shaders, see
+  The cache on disk: compiled pipelines, optimized programs, code of kernels, measured numbers and compiled shaders, see
   [configuration](configuration.md#the-cache-on-disk).
 
       Nx.Vulkan.Cache.run(["--clear"])
@@ -17,9 +17,12 @@ defmodule Nx.Vulkan.Cache do
 
   @limit_bytes 512 * 1024 * 1024
 
+  @typedoc "What a file holds: the name of its folder."
+  @type kind :: :pipelines | :programs | :shaders | :tuning | :spv
+
   @typedoc "A file: what it holds, its path, its size and when it was written, in seconds of POSIX."
   @type entry :: %{
-          kind: :pipelines | :tuning | :spv,
+          kind: kind,
           path: Path.t(),
           size_bytes: non_neg_integer,
           written: integer
@@ -84,15 +87,16 @@ defmodule Nx.Vulkan.Cache do
   defp count(files), do: "#{length(files)} files, #{files |> size_bytes() |> size()}"
 
   @doc """
-  The folder of pipelines or measured numbers, or that of compiled shaders; nil where no home folder is known.
+  The folder of files of a kind; nil where no home folder is known.
   """
-  @spec folder(:pipelines | :tuning | :spv) :: Path.t() | nil
+  @spec folder(kind) :: Path.t() | nil
   def folder(:spv) do
     if variable("NX_VULKAN_CACHE_DIR") || variable("XDG_CACHE_HOME") || System.user_home(),
       do: Nx.Vulkan.Codegen.folder()
   end
 
-  def folder(kind) when kind in [:pipelines, :tuning], do: (root = root()) && Path.join(root, "#{kind}")
+  def folder(kind) when kind in [:pipelines, :programs, :shaders, :tuning],
+    do: (root = root()) && Path.join(root, "#{kind}")
 
   @doc """
   The folder of the cache, by the rule that the engine has; nil where neither `NX_VULKAN_CACHE_DIR` nor a home folder is
@@ -132,6 +136,8 @@ defmodule Nx.Vulkan.Cache do
   defp kinds do
     [
       pipelines: ~r/\A[0-9a-f]{4,}-[0-9a-f]{32}-[0-9a-f]{8}\.bin\z/,
+      programs: ~r/\A[0-9a-f]{64}\.bin\z/,
+      shaders: ~r/\A[0-9a-f]{64}\.bin\z/,
       tuning: ~r/\A[0-9a-f]{4,}-[0-9a-f]{32}-[0-9a-f]{8}\.json\z/,
       spv: ~r/\A(.+-)?[0-9a-f]{64}\.(spv|comp)\z/
     ]
@@ -171,8 +177,8 @@ defmodule Nx.Vulkan.Cache do
   def clear, do: delete(entries())
 
   @doc """
-  Deletes pipelines and shaders that were written longest ago, until all files have `bytes` at most; measured numbers
-  are small, and stay. Returns those that are gone and those that could not be deleted.
+  Deletes what was written longest ago, until all files have `bytes` at most; measured numbers are small, and stay.
+  Returns those that are gone and those that could not be deleted.
   """
   @spec trim(non_neg_integer) :: {[entry], [entry]}
   def trim(bytes \\ limit_bytes()) do
@@ -188,6 +194,81 @@ defmodule Nx.Vulkan.Cache do
 
   # What another process deleted meanwhile is gone, too.
   defp delete(entries), do: Enum.split_with(entries, &(File.rm(&1.path) in [:ok, {:error, :enoent}]))
+
+  # Nodes send one message after the other, and others want to pass in between.
+  @part_bytes 16 * 1024 * 1024
+
+  @doc """
+  Copies compiled pipelines, optimized programs and code of kernels that another node has and this one lacks, what was
+  written last first, up to the bound of the cache. Returns the files that are new here.
+
+  So a node that starts beside others, as one of FLAME does, compiles nothing that they have compiled, if it has their
+  version of this library, device and driver; files of others are ignored when they are read. Pipelines are read when the
+  device is opened, so it is called before that.
+
+      [other | _] = Node.list()
+      Nx.Vulkan.Cache.copy_from(other)
+
+  ## Errors
+
+  Raises `ErlangError` where the node can't be reached. A folder that can't be written is ignored.
+  """
+  @spec copy_from(node) :: [entry]
+  def copy_from(node) do
+    own = MapSet.new(entries(), &name/1)
+    theirs = :erpc.call(node, __MODULE__, :entries, [])
+
+    for(entry <- theirs, wanted?(entry) and name(entry) not in own, do: entry)
+    |> Enum.reverse()
+    |> Enum.map_reduce(size_bytes(), fn %{size_bytes: bytes} = entry, sum ->
+      if sum + bytes <= limit_bytes(), do: {copy(node, entry), sum + bytes}, else: {nil, sum}
+    end)
+    |> elem(0)
+    |> Enum.reject(&is_nil/1)
+  end
+
+  defp name(%{kind: kind, path: path}), do: {kind, path |> String.split(["/", "\\"]) |> List.last()}
+
+  # Names are those of this node's kinds, whatever the other one says.
+  defp wanted?(%{kind: kind} = entry) do
+    {_, file} = name(entry)
+    kind in [:pipelines, :programs, :shaders] and folder(kind) != nil and file =~ kinds()[kind]
+  end
+
+  defp copy(node, %{kind: kind, size_bytes: bytes} = entry) do
+    {_, file} = name = name(entry)
+    part = &:erpc.call(node, __MODULE__, :part, [name, &1, @part_bytes])
+    path = Path.join(folder(kind), file)
+    temporary = "#{path}.#{System.pid()}-#{System.unique_integer([:positive])}.tmp"
+
+    # It may have gone, or grown, meanwhile.
+    with parts when is_list(parts) <- parts(part, bytes),
+         :ok <- File.mkdir_p(folder(kind)),
+         :ok <- File.write(temporary, parts),
+         :ok <- File.rename(temporary, path) do
+      %{kind: kind, path: path, size_bytes: bytes, written: System.os_time(:second)}
+    else
+      _failed ->
+        File.rm(temporary)
+        nil
+    end
+  end
+
+  defp parts(part, bytes) do
+    parts = for first <- 0..(bytes - 1)//@part_bytes, do: part.(first)
+    if Enum.all?(parts, &is_binary/1) and IO.iodata_length(parts) == bytes, do: parts
+  end
+
+  @doc false
+  # Runs on the node of the file: a part of it, or nil.
+  def part({kind, file}, first, bytes) do
+    with %{path: path} <- Enum.find(entries(), &(name(&1) == {kind, file})),
+         {:ok, device} <- :file.open(path, [:read, :raw, :binary]) do
+      read = :file.pread(device, first, bytes)
+      :file.close(device)
+      with {:ok, part} <- read, do: part
+    end
+  end
 
   @doc false
   def size(bytes) when bytes < 1024, do: "#{bytes} bytes"
