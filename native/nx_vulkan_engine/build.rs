@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 /// From the folder of this crate.
-const SOURCES: [&str; 7] = [
+const SOURCES: [&str; 8] = [
     "src",
     "../nx_vulkan_ir/src",
     "../nx_vulkan_spirv/src",
@@ -15,10 +15,8 @@ const SOURCES: [&str; 7] = [
     "../../priv/shaders/soft",
     "../../priv/shaders/template",
     "../../priv/shaders/kernels.toml",
+    "../../Cargo.lock",
 ];
-
-/// What is there in a checkout and not in every copy of the sources.
-const VERSIONS: &str = "../../Cargo.lock";
 
 fn main() -> Result<()> {
     let root = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
@@ -26,13 +24,12 @@ fn main() -> Result<()> {
     println!("cargo::rerun-if-changed=build.rs");
     let mut hash = Sha256::new();
     for name in SOURCES {
-        println!("cargo::rerun-if-changed={}", root.join(name).display());
-        feed(&mut hash, name, &root.join(name))?;
-    }
-    let versions = root.join(VERSIONS);
-    if versions.exists() {
-        println!("cargo::rerun-if-changed={}", versions.display());
-        feed(&mut hash, VERSIONS, &versions)?;
+        let path = root.join(name);
+        // A package of this crate has no others beside it: its version says which they are.
+        if path.exists() {
+            println!("cargo::rerun-if-changed={}", path.display());
+            feed(&mut hash, name, &path)?;
+        }
     }
     for variable in ["TARGET", "CARGO_PKG_VERSION"] {
         hash.update(std::env::var(variable).unwrap_or_default());
