@@ -17,7 +17,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let gib: u64 = arguments.next().map_or(Ok(1), |text| text.parse())?;
     let seconds: u64 = arguments.next().map_or(Ok(5), |text| text.parse())?;
-    small(&Engine::open(None)?);
+    small(&*Engine::open(None)?);
     filled(gib)?;
     looped(seconds)
 }
@@ -89,7 +89,7 @@ fn looped(seconds: u64) -> Result<(), Box<dyn Error>> {
     let step = |sizes: &[u64]| -> Result<Duration, Box<dyn Error>> {
         let start = Instant::now();
         for &size in sizes {
-            engine.fill(&*engine.alloc(size)?, 0, 4096, 1)?;
+            engine.fill(&engine.alloc(size)?, 0, 4096, 1)?;
         }
         engine.wait()?;
         Ok(start.elapsed())

@@ -34,9 +34,14 @@ static OWNERS: Mutex<Owners> = Mutex::new(Owners { by_process: BTreeMap::new(), 
 /// As many processes are known to a scheduler without a look at all of them.
 const KNOWN: usize = 8;
 
+/// Processes that were met last.
+struct Known {
+    next: usize,
+    owners: [Option<(Key, Arc<Owner>)>; KNOWN],
+}
+
 thread_local! {
-    static LAST: RefCell<(usize, [Option<(Key, Arc<Owner>)>; KNOWN])> =
-        const { RefCell::new((0, [const { None }; KNOWN])) };
+    static LAST: RefCell<Known> = const { RefCell::new(Known { next: 0, owners: [const { None }; KNOWN] }) };
 }
 
 fn owners() -> MutexGuard<'static, Owners> {
@@ -46,7 +51,7 @@ fn owners() -> MutexGuard<'static, Owners> {
 /// What the calling process has of a device.
 fn owner(env: Env, engine: Opened) -> Arc<Owner> {
     let key = (engine.info().index, env.pid());
-    LAST.with_borrow_mut(|(next, known)| {
+    LAST.with_borrow_mut(|Known { next, owners: known }| {
         if let Some((_, owner)) = known.iter().flatten().find(|(of, _)| *of == key) {
             return Arc::clone(owner);
         }
@@ -131,7 +136,11 @@ fn memory_limit<'a>(env: Env<'a>, limit_bytes: Option<u64>, device: Option<usize
 /// whether a device can.
 #[rustler::nif]
 fn memory_allow_spill(env: Env) -> bool {
-    engines::all().fold(false, |can, engine| engine.allow_spill(&owner(env, engine)) || can)
+    let mut can = false;
+    for engine in engines::all() {
+        can |= engine.allow_spill(&owner(env, engine));
+    }
+    can
 }
 
 /// Waits for the device and gives all free memory back to its driver. Answers how much that was; nothing where the device

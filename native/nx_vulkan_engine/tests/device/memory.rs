@@ -1,10 +1,11 @@
 //! Buffers: sizes, transfers at every offset, reuse, limits.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nx_vulkan_engine::program::Op;
 use nx_vulkan_engine::program::attribute::Scalar;
-use nx_vulkan_engine::{Compile, DType, Engine, Error, HostAccess, Options, Tensor, Type, eager};
+use nx_vulkan_engine::{Compile, DType, Engine, Error, HostAccess, Options, Owner, Tensor, Type, eager};
 
 use crate::common::*;
 
@@ -218,6 +219,52 @@ fn what_was_spilled_goes_back_to_the_system_and_what_is_idle_to_the_device() {
         // Tables and staging stay.
         await_reserved(&engine, 16 << 20);
     }
+    assert_valid(&engine);
+}
+
+#[test]
+fn owners_have_what_they_take_up_to_their_limits() {
+    let engine = engine();
+    let owner = Arc::new(Owner::default());
+    let charged = |size_bytes: u64| Owner::charged(Some(Arc::clone(&owner)), || engine.alloc(size_bytes));
+    let nobodys = engine.alloc(1 << 20).unwrap();
+    let held = [charged(1 << 20).unwrap(), charged(100).unwrap()];
+    let bytes: u64 = held.iter().map(|buffer| buffer.reserved_bytes()).sum();
+    assert_eq!(owner.bytes(), bytes);
+    owner.set_limit_bytes(bytes + (1 << 20));
+    let more = charged(1 << 20).unwrap();
+    let error = charged(1).unwrap_err();
+    let (held_bytes, limit_bytes) = (owner.bytes(), owner.limit_bytes());
+    assert_eq!(error, Error::OverLimit { size_bytes: 256, held_bytes, limit_bytes });
+    drop(more);
+    let again = charged(1 << 20).unwrap();
+    assert_eq!(engine.usage().in_use_bytes, owner.bytes() + nobodys.reserved_bytes());
+    // Whoever drops it, on whatever thread.
+    std::thread::spawn(move || drop((held, again))).join().unwrap();
+    assert_eq!(owner.bytes(), 0);
+}
+
+#[test]
+fn who_asks_to_spill_gives_up_garbage_first() {
+    let limit = 40u64 << 20;
+    let small = Options { memory_limit_bytes: Some(limit), host_access: HostAccess::Small, ..options() };
+    let engine = Engine::open_with(&small).unwrap();
+    let owner = Arc::new(Owner::default());
+    let ask = || Owner::charged(Some(Arc::clone(&owner)), || Engine::asking_to_spill(|| engine.alloc(6 << 20)));
+    let held: Vec<_> = std::iter::from_fn(|| ask().ok()).collect();
+    assert!(held.len() >= 3 && held.iter().all(|buffer| !buffer.is_spilled()));
+    assert!(matches!(ask(), Err(Error::OutOfMemory { .. })));
+    assert!(engine.allow_spill(&owner));
+    // What begins may go on, and the next one asks again.
+    let both = Owner::charged(Some(Arc::clone(&owner)), || {
+        Engine::asking_to_spill(|| [engine.alloc(6 << 20).unwrap(), engine.alloc(6 << 20).unwrap()])
+    });
+    assert!(both.iter().all(|buffer| buffer.is_spilled()));
+    assert!(matches!(ask(), Err(Error::OutOfMemory { .. })));
+    assert!(engine.alloc(6 << 20).unwrap().is_spilled(), "who can't ask spills");
+    drop(held);
+    assert!(!ask().unwrap().is_spilled());
+    assert_eq!(engine.usage().spilled_bytes, both.iter().map(|buffer| buffer.reserved_bytes()).sum::<u64>());
     assert_valid(&engine);
 }
 
