@@ -180,6 +180,7 @@ defmodule Nx.Vulkan.MixProject do
   # A search is for users.
   defp page("docs/" <> _ = path), do: {path, search_data: []}
   defp page("bench/" <> _ = path), do: {path, search_data: []}
+  defp page("THIRD_PARTY" <> _ = path), do: {path, search_data: []}
   defp page(path), do: path
 
   defp pages do
@@ -192,7 +193,7 @@ defmodule Nx.Vulkan.MixProject do
       "How it runs":
         guides.(~w(compiler.md deferred.md devices.md memory.md performance.md errors.md numerics.md ops.md)),
       "Where it runs": guides.(~w(configuration.md releases_and_docker.md nerves.md macos.md windows.md)),
-      Project: ~w(CHANGELOG.md SECURITY.md CONTRIBUTING.md ARCHITECTURE.md LICENSE),
+      Project: ~w(CHANGELOG.md SECURITY.md CONTRIBUTING.md ARCHITECTURE.md LICENSE THIRD_PARTY_LICENSES.md),
       Design: Path.wildcard("docs/design/*.md"),
       Measured: Path.wildcard("bench/results/*.md")
     ]

@@ -26,17 +26,19 @@ defmodule Nx.Vulkan.Bench do
   from a release does what `mix nx_vulkan.bench` does, as `bin/my_app eval "System.halt(Nx.Vulkan.Bench.run([]))"`. It
   prints a line for each row as soon as it is measured:
 
-      llvmpipe (LLVM 19.1.7, 256 bits), llvmpipe Mesa 25.0.7-2 (LLVM 19.1.7)
-      Limits: copies 21.8 GB/s, f32 34.7 GFLOP/s, f16 34.7 GFLOP/s, bf16 34.7 GFLOP/s; a row may take 4.7 GiB
+  ```text
+  llvmpipe (LLVM 19.1.7, 256 bits), llvmpipe Mesa 25.0.7-2 (LLVM 19.1.7)
+  Limits: copies 21.8 GB/s, f32 34.7 GFLOP/s, f16 34.7 GFLOP/s, bf16 34.7 GFLOP/s; a row may take 4.7 GiB
 
-                                  size                                       time     per second  of its limit
-      x + 1, f32                  16 Mi                                   36.0 ms      3.73 GB/s  17 % of copies
-      sums of rows, f32           16 Ki rows of 1024                      27.9 ms      2.41 GB/s  11 % of copies
-      dot, f32                    512 x 512                               10.3 ms   26.1 GFLOP/s  75 % of f32
-      small compiled call         16                                      83.1 us              -  -
-      ...
+                              size                                       time     per second  of its limit
+  x + 1, f32                  16 Mi                                   36.0 ms      3.73 GB/s  17 % of copies
+  sums of rows, f32           16 Ki rows of 1024                      27.9 ms      2.41 GB/s  11 % of copies
+  dot, f32                    512 x 512                               10.3 ms   26.1 GFLOP/s  75 % of f32
+  small compiled call         16                                      83.1 us              -  -
+  ...
 
-      All results are right.
+  All results are right.
+  ```
 
   ## How to read it
 

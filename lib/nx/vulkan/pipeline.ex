@@ -56,7 +56,9 @@ defmodule Nx.Vulkan.Pipeline do
   defstruct @enforce_keys ++ [shared: []]
 
   @type t :: %__MODULE__{}
-  @type stage :: {(Nx.Container.t(), Nx.Container.t() -> Nx.Container.t()), Nx.Container.t(), Devices.selector()}
+  @typedoc "A function of parameters and input, its parameters, and its device: a selector as in `Nx.Vulkan`."
+  @type stage ::
+          {(Nx.Container.t(), Nx.Container.t() -> Nx.Container.t()), Nx.Container.t(), non_neg_integer | String.t()}
 
   @doc """
   A pipeline of stages. Copies the parameters of each to its device, stage by stage.

@@ -10,16 +10,19 @@ defmodule Nx.Vulkan.Bench.Svg do
   @longest 400
   @line 22
   @bar 14
-  @top 74
+  @top 86
+  # Where columns of figures end: shares, rates, times.
+  @columns [698, 798, 884]
 
   @style """
-  text { font: 13px system-ui, sans-serif; fill: #1f2328 }
+  text { font: 13px system-ui, sans-serif; font-variant-numeric: tabular-nums; fill: #1f2328 }
   .title { font-size: 16px; font-weight: 600 }
   .quiet { fill: #59636e }
   .wrong { fill: #c62828; font-weight: 600 }
   .paper { fill: #ffffff }
   .bar { fill: #2563a8 }
   .grid { stroke: #d1d9e0 }
+  .limit { stroke: #59636e }
   @media (prefers-color-scheme: dark) {
     text { fill: #f0f6fc }
     .quiet { fill: #9198a1 }
@@ -27,6 +30,7 @@ defmodule Nx.Vulkan.Bench.Svg do
     .paper { fill: #0d1117 }
     .bar { fill: #6cb2ff }
     .grid { stroke: #3d444d }
+    .limit { stroke: #9198a1 }
   }
   """
 
@@ -74,7 +78,7 @@ defmodule Nx.Vulkan.Bench.Svg do
       x = @left + if(share == 1.0e-3, do: 0, else: length_of(share, scale))
 
       [
-        ~s(<line class="grid" x1="#{x}" y1="#{@top - 8}" x2="#{x}" y2="#{height - 16}"/>\n),
+        ~s(<line class="#{if share == 1.0, do: "limit", else: "grid"}" x1="#{x}" y1="#{@top - 8}" x2="#{x}" y2="#{height - 16}"/>\n),
         ~s(<text class="quiet" x="#{x}" y="#{@top - 12}" text-anchor="middle">#{Text.percent(share)}</text>\n)
       ]
     end
@@ -86,21 +90,25 @@ defmodule Nx.Vulkan.Bench.Svg do
     [
       ~s(<text x="#{@left - 10}" y="#{base}" text-anchor="end">#{escape(row.name)}</text>\n),
       if(row.share, do: bar(top, length_of(row.share, scale)), else: []),
-      ~s(<text class="#{if row.wrong, do: "wrong", else: "quiet"}" x="#{@left + @longest + 10}" y="#{base}">),
-      escape(figures(row)),
-      "</text>\n"
+      for({figure, x} <- Enum.zip(figures(row), @columns), figure != nil, do: figure(figure, x, base))
     ]
   end
 
-  defp bar(top, length), do: ~s(<rect class="bar" x="#{@left}" y="#{top}" width="#{length}" height="#{@bar}"/>\n)
+  # One that can be told from none.
+  defp bar(top, length),
+    do: ~s(<rect class="bar" x="#{@left}" y="#{top}" width="#{max(length, 1)}" height="#{@bar}"/>\n)
 
-  defp figures(%{left_out: why}) when why != nil, do: "left out"
-  defp figures(%{time_s: nil}), do: "failed"
+  defp figure(text, x, base) do
+    class = if text in ["WRONG", "failed"], do: "wrong", else: "quiet"
+    ~s(<text class="#{class}" x="#{x}" y="#{base}" text-anchor="end">#{escape(text)}</text>\n)
+  end
+
+  defp figures(%{left_out: why}) when why != nil, do: ["left out"]
+  defp figures(%{time_s: nil}), do: ["failed"]
 
   defp figures(row) do
-    [row.wrong && "WRONG", row.share && Text.percent(row.share), rate(Text.per_second(row)), Text.time(row.time_s)]
-    |> Enum.filter(& &1)
-    |> Enum.join(", ")
+    share = if row.wrong, do: "WRONG", else: row.share && Text.percent(row.share)
+    [share, rate(Text.per_second(row)), Text.time(row.time_s)]
   end
 
   defp rate("-"), do: nil

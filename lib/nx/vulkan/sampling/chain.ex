@@ -2,7 +2,8 @@ defmodule Nx.Vulkan.Chain do
   @moduledoc """
   Leapfrog steps of Hamiltonian Monte Carlo with any log-density, without a wait between them.
 
-      chain = Nx.Vulkan.Chain.compile(fn q -> Nx.multiply(-0.5, Nx.sum(Nx.multiply(q, q))) end, Nx.template({3}, :f64))
+      log_density = fn q -> Nx.multiply(-0.5, Nx.sum(Nx.multiply(q, q))) end
+      chain = Nx.Vulkan.Chain.compile(log_density, Nx.template({3}, :f64))
       trace = Nx.Vulkan.Chain.run(chain, q, p, steps: 32, step_size: 0.1)
 
   The log-density is any numerical function of Nx. It is differentiated by `Nx.Defn.value_and_grad/2` and compiled: no
