@@ -39,8 +39,20 @@ defmodule Nx.Vulkan do
 
   import Nx.Defn, only: [deftransform: 2]
 
-  alias Nx.Vulkan.{Block, Checkpoint, Compiler, Devices, Earlier, Error, Library, Memory, NativeV, Telemetry}
-  alias Nx.Vulkan.VulkanoBackend
+  alias Nx.Vulkan.{
+    Block,
+    Checkpoint,
+    Compiler,
+    Devices,
+    Earlier,
+    Error,
+    Library,
+    Memory,
+    NativeV,
+    Telemetry,
+    TensorFile,
+    VulkanoBackend
+  }
 
   require Logger
 
@@ -391,6 +403,49 @@ defmodule Nx.Vulkan do
   @doc type: :memory
   @spec unload(term) :: :ok
   defdelegate unload(term), to: Memory
+
+  @doc """
+  A tensor of part of a file, whose bytes are as `Nx.from_binary/3` takes them.
+
+      Nx.Vulkan.from_file("images.u8", :u8, {60_000, 784}, offset: 16)
+
+  The bytes go to the device in portions of a few MiB that are read as they go, several at once. So the BEAM has no
+  binary of them, and the host needs no memory for them all. A file that changes meanwhile gives some bytes of before
+  and some of after.
+
+  ## Options
+
+    * `:offset` - the byte with which the tensor begins, 0 by default
+    * `:backend` - where it goes, as in `Nx.from_binary/3`, `Nx.Vulkan.VulkanoBackend` by default. To others it goes by
+      way of a binary
+    * `:names` - those of the axes
+
+  ## Errors
+
+  `Nx.Vulkan.Error` of the kind `:io` where the file can't be read, and `:bad_file` where it ends before the tensor
+  does. An `ArgumentError` where the type, the shape or the offset is none.
+  """
+  @spec from_file(Path.t(), Nx.Type.t() | Nx.Type.short_t(), tuple, keyword) :: Nx.Tensor.t()
+  def from_file(path, type, shape, opts \\ []) do
+    opts = Keyword.validate!(opts, [:names, offset: 0, backend: VulkanoBackend])
+    template = Nx.template(shape, type, names: opts[:names])
+    offset = opts[:offset]
+
+    if Nx.size(template) == 0 do
+      raise ArgumentError, "expected a shape with elements, got: #{inspect(shape)}"
+    end
+
+    if not is_integer(offset) or offset < 0 do
+      raise ArgumentError, "expected :offset to be a number of bytes, got: #{inspect(offset)}"
+    end
+
+    part = %{name: "the tensor", offset: offset, bytes: TensorFile.byte_count(template)}
+
+    case TensorFile.tensor(path, :from_file, part, template.type, shape, backend: opts[:backend]) do
+      {:ok, tensor} -> Nx.rename(tensor, template.names)
+      {:error, error} -> raise error
+    end
+  end
 
   @doc """
   The logarithm to base 2 of each element.

@@ -112,11 +112,9 @@ defmodule Nx.Vulkan.GGUF do
       Enum.find(gguf.tensors, &(&1.name == name)) ||
         raise ArgumentError, "there is no tensor #{inspect(name)} in #{path}, which has #{length(gguf.tensors)} tensors"
 
-    with {:ok, shape, type} <- stored(info, path) do
-      TensorFile.read(path, :gguf, fn file, _size ->
-        with {:ok, bytes} <- TensorFile.data(file, info), do: {:ok, value(bytes, type, shape, info.format, opts)}
-      end)
-    end
+    with {:ok, shape, type} <- stored(info, path),
+         {:ok, tensor} <- TensorFile.tensor(path, :gguf, info, type, shape, opts),
+         do: {:ok, if(is_tuple(info.format), do: tensor, else: Quantized.from_blocks(tensor, info.format))}
   end
 
   @doc """
@@ -172,11 +170,6 @@ defmodule Nx.Vulkan.GGUF do
   defp unsupported(%{name: name, format: format}, path, what) do
     message = "#{name} in #{path} has the #{what}"
     {:error, Error.exception(kind: :unsupported, op: :gguf, message: message, details: %{path: path, format: format})}
-  end
-
-  defp value(bytes, type, shape, format, opts) do
-    tensor = bytes |> Nx.from_binary(type, opts) |> Nx.reshape(shape)
-    if is_tuple(format), do: tensor, else: Quantized.from_blocks(tensor, format)
   end
 
   defp ok!({:ok, value}), do: value

@@ -253,6 +253,14 @@ defmodule Nx.Vulkan.NativeV do
   def tensor_from_binary_dirty(_type, _shape, _binary, _device), do: nif_error()
 
   @doc """
+  Uploads part of a file, from the byte `offset` on, without a binary of it. `:io` is also the kind of the error where
+  the file ends too early. Dirty IO scheduler.
+  """
+  @spec tensor_from_file(atom, tuple, binary, non_neg_integer, device) :: tensor_result
+  def tensor_from_file(type, shape, path, offset, device \\ nil)
+  def tensor_from_file(_type, _shape, _path, _offset, _device), do: nif_error()
+
+  @doc """
   The tensor on a device, which this opens if need be: one with the same memory where it is there already. Waits for
   what writes it. Dirty IO scheduler.
   """

@@ -32,9 +32,10 @@ defmodule Nx.Vulkan.Safetensors do
 
   ## What is copied
 
-  Opening reads the header alone. A tensor is read when it is asked for, its bytes alone, into one binary outside of the
-  process's heap, and copied from there to its backend; the BEAM frees the binary then. Weights go to the device as they
-  are in the file; those of GPTQ and AWQ are transposed or repacked there.
+  Opening reads the header alone. A tensor is read when it is asked for, its bytes alone. To the device they go as
+  `Nx.Vulkan.from_file/4` has it, and for other backends into one binary outside of the process's heap first, which the
+  BEAM frees then. Weights go to the device as they are in the file; those of GPTQ and AWQ are transposed or repacked
+  there.
 
   What a file says is checked before it is used: a damaged or hostile one is an error that names the field and where it
   stands. A header has 100,000,000 bytes and 2 ** 20 tensors at most, and names have 65,535 bytes. As in the reference,
@@ -260,8 +261,8 @@ defmodule Nx.Vulkan.Safetensors do
   end
 
   defp part!(%{path: path, type: type, shape: shape} = part, opts) do
-    case TensorFile.read(path, :safetensors, fn file, _size -> TensorFile.data(file, part) end) do
-      {:ok, bytes} -> bytes |> Nx.from_binary(type, opts) |> Nx.reshape(shape)
+    case TensorFile.tensor(path, :safetensors, part, type, shape, opts) do
+      {:ok, tensor} -> tensor
       {:error, error} -> throw({:part, error})
     end
   end

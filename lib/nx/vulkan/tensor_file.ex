@@ -3,13 +3,24 @@ defmodule Nx.Vulkan.TensorFile do
 
   # Files of tensors that are read in parts, and the errors of these: what GGUF and safetensors have in common.
 
-  alias Nx.Vulkan.Error
+  alias Nx.Vulkan.{Error, VulkanoBackend}
+
+  # Systems have no file with a byte behind it.
+  @last_offset 0x7FFFFFFFFFFFFFFF
 
   @typedoc """
   What is wrong with a file: damage, with the byte where it begins if that is known, the field, and what came, or what
   `:file` says.
   """
   @type reason :: {:bad_file, non_neg_integer | nil, String.t(), String.t()} | {:io, term} | term
+
+  @typedoc "Part of a file."
+  @type part :: %{
+          :name => String.t(),
+          :offset => non_neg_integer,
+          :bytes => non_neg_integer,
+          optional(any) => any
+        }
 
   @doc """
   What `fun` answers, given the open file and its size in bytes. The file is closed again.
@@ -35,10 +46,56 @@ defmodule Nx.Vulkan.TensorFile do
   end
 
   @doc """
+  A tensor of part of a file. To a device it goes without a binary of it.
+
+  `part` says what the tensor is called, where its bytes begin and how many they are; `opts` are `Nx.from_binary/3`'s.
+  """
+  @spec tensor(Path.t(), atom, part, Nx.Type.t(), tuple, keyword) :: {:ok, Nx.Tensor.t()} | {:error, Error.t()}
+  def tensor(path, op, part, type, shape, opts) do
+    with {module, backend_options} when module in [VulkanoBackend, Nx.Vulkan.Backend] <- backend(opts[:backend]),
+         out = Nx.template(shape, type),
+         true <- part.bytes == byte_count(out) and part.offset + part.bytes <= @last_offset,
+         {:ok, tensor} <- VulkanoBackend.from_file(out, IO.chardata_to_string(path), part.offset, backend_options) do
+      {:ok, tensor}
+    else
+      # Where the file is damaged, this finds out how.
+      _ -> read(path, op, &from_binary(&1, &2, part, type, shape, opts))
+    end
+  end
+
+  @doc """
+  The bytes that a tensor has in a file.
+  """
+  def byte_count(tensor), do: div(Nx.bit_size(tensor) + 7, 8)
+
+  defp backend(nil), do: Nx.default_backend()
+  defp backend({module, opts}), do: {module, opts}
+  defp backend(module), do: {module, []}
+
+  defp from_binary(_file, size, %{name: name, offset: offset, bytes: bytes}, _type, _shape, _opts)
+       when offset + bytes > size,
+       do: {:error, {:bad_file, offset, "data of #{name}", "the file ends before #{bytes} bytes of it"}}
+
+  defp from_binary(file, _size, part, type, shape, opts) do
+    with {:ok, bytes} <- data(file, part) do
+      {:ok, bytes |> without_filling(Nx.template(shape, type)) |> Nx.from_binary(type, opts) |> Nx.reshape(shape)}
+    end
+  end
+
+  # Elements of less than a byte may end within one.
+  defp without_filling(bytes, tensor) do
+    size = Nx.bit_size(tensor)
+
+    case bytes do
+      <<elements::bitstring-size(^size), filling::bitstring>> when bit_size(filling) < 8 -> elements
+      _ -> bytes
+    end
+  end
+
+  @doc """
   The bytes of a tensor of an open file.
   """
-  @spec data(:file.fd(), %{name: String.t(), offset: non_neg_integer, bytes: non_neg_integer}) ::
-          {:ok, binary} | {:error, reason}
+  @spec data(:file.fd(), part) :: {:ok, binary} | {:error, reason}
   def data(file, %{name: name, offset: offset, bytes: bytes}) do
     case :file.pread(file, offset, bytes) do
       {:ok, data} when byte_size(data) == bytes -> {:ok, data}

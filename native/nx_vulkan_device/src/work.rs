@@ -56,6 +56,17 @@ pub struct Submissions {
     pub polls: Duration,
 }
 
+/// In what portions many bytes are copied between host and device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Copies {
+    /// Bytes from which on a copy is one for several threads.
+    pub least_bytes: u64,
+    /// Bytes of a portion.
+    pub chunk_bytes: u64,
+    /// Threads that copy at once, of all copies.
+    pub threads: usize,
+}
+
 impl Rates {
     /// Nanoseconds that a command takes about, and on most devices less.
     pub fn ns(&self, work: Option<Work>) -> u64 {

@@ -63,6 +63,7 @@ pub mod program;
 pub mod shape;
 
 mod engine;
+mod file;
 mod ipc;
 mod options;
 mod pressure;
@@ -87,6 +88,9 @@ pub use engine::{Engine, Stats, Usage};
 pub use executable::{Executable, GoesOn};
 pub use kernels::{Compile, Reach};
 pub use nx_vulkan_device::memory::{Buffer, HostAccess, Owner};
+#[cfg(feature = "testing")]
+#[doc(hidden)]
+pub use nx_vulkan_device::stream::Source;
 pub use nx_vulkan_device::{Caps, DeviceInfo, DeviceKind, Validation, enumerate};
 pub use nx_vulkan_ir::{CType, DType, Error, Result, Type, Value, View};
 pub use nx_vulkan_spirv::lower::Lacks;

@@ -87,6 +87,12 @@ impl Tensor {
         Ok(Tensor::at(engine.alloc(ty.size_bytes())?, View::contiguous(ty.dtype, &ty.shape)))
     }
 
+    /// As [`Tensor::uninitialized`], for one that the host is about to write all of.
+    pub(crate) fn for_upload(engine: &Engine, ty: &Type) -> Result<Tensor> {
+        ty.check()?;
+        Ok(Tensor::at(engine.alloc_for_upload(ty.size_bytes())?, View::contiguous(ty.dtype, &ty.shape)))
+    }
+
     /// A tensor from elements in row-major order.
     ///
     /// # Errors
@@ -123,7 +129,7 @@ impl Tensor {
                 got: format!("{} bytes", bytes.len()),
             });
         }
-        let tensor = Tensor::uninitialized(engine, ty)?;
+        let tensor = Tensor::for_upload(engine, ty)?;
         if ty.dtype.bits() < 8 {
             engine.upload(&tensor.buffer, 0, &unpack(ty.dtype, bytes, ty.elements()))?;
         } else {

@@ -155,6 +155,11 @@ fn work(engine: &Arc<Engine>) -> Result<Vec<Vec<u8>>> {
         results.push(end);
     }
 
+    // Copied by several threads.
+    let bytes: Vec<u8> = (0..(3 << 20) + 5u32).map(|i| (i.wrapping_mul(0x9e37_79b9) >> 24) as u8).collect();
+    let copied = Tensor::from_slice(engine, &[bytes.len() as u64], &bytes)?;
+    results.push(copied.to_nx_bytes(engine, None)?);
+
     let executable = Executable::compile(engine, program())?;
     for n in [3, 9] {
         let n = Tensor::from_slice(engine, &[], &[n])?;

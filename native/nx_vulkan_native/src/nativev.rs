@@ -1,6 +1,6 @@
 //! The NIFs of the NativeV contract: raw buffers, supplied shaders, leapfrog chains.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, LazyLock};
 
 use nx_vulkan_check::exact_floats;
@@ -12,6 +12,7 @@ use rustler::{Binary, Encoder, Env, NifResult, OwnedBinary, ResourceArc, Term, T
 use crate::device;
 use crate::engines::{self, Opened};
 use crate::tensor::{TensorRef, encode_tensor, host_binary};
+use crate::term;
 
 mod atoms {
     rustler::atoms! {
@@ -101,16 +102,8 @@ fn count(term: &Term) -> NifResult<Outcome<u64>> {
     }
 }
 
-#[cfg(unix)]
 fn path(bytes: &[u8]) -> Outcome<PathBuf> {
-    use std::os::unix::ffi::OsStrExt;
-    Ok(Path::new(std::ffi::OsStr::from_bytes(bytes)).to_path_buf())
-}
-
-#[cfg(not(unix))]
-fn path(bytes: &[u8]) -> Outcome<PathBuf> {
-    let text = std::str::from_utf8(bytes).map_err(|e| Failure::SpvRead(format!("the path is no UTF-8: {e}")))?;
-    Ok(Path::new(text).to_path_buf())
+    term::path(bytes).ok_or_else(|| Failure::SpvRead("the path is no UTF-8".into()))
 }
 
 /// `{:ok, ref}`, or `{:ok, ref, :pressure}` when the caller should collect garbage.

@@ -17,7 +17,7 @@ use crate::{device, error, executable, memory, term};
 mod atoms {
     rustler::atoms! {
         ok, pressure, full, already_deallocated, needs_compile, nil,
-        tensor_from_binary, to_binary, to_pointer, from_pointer, backend_transfer,
+        tensor_from_binary, tensor_from_file, to_binary, to_pointer, from_pointer, backend_transfer,
         type_ = "type", shape, strides, offset, storage_bytes,
     }
 }
@@ -234,6 +234,29 @@ fn upload<'a>(env: Env<'a>, engine: Result<Opened>, dtype: Term<'a>, shape: Term
     match run() {
         Ok((engine, tensor)) => encode_tensor(env, engine, tensor),
         Err(e) => error::encode(env, atoms::tensor_from_binary().to_term(env), &e),
+    }
+}
+
+/// Uploads part of a file, from a byte on, as `tensor_from_binary_dirty` does a binary.
+#[rustler::nif(schedule = "DirtyIo")]
+fn tensor_from_file<'a>(
+    env: Env<'a>,
+    dtype: Term<'a>,
+    shape: Term<'a>,
+    path: Binary<'a>,
+    offset: u64,
+    device: Option<usize>,
+) -> Term<'a> {
+    let run = || {
+        let ty = term::ty(dtype, shape)?;
+        let no_path = || Error::Io { path: format!("{:?}", path.as_slice()), cause: "the path is no UTF-8".into() };
+        let path = term::path(&path).ok_or_else(no_path)?;
+        let engine = device::engine_of(device)?;
+        Ok((engine, Tensor::from_file(engine, &ty, &path, offset)?))
+    };
+    match run() {
+        Ok((engine, tensor)) => encode_tensor(env, engine, tensor),
+        Err(e) => error::encode(env, atoms::tensor_from_file().to_term(env), &e),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::path::PathBuf;
 
 use nx_vulkan_engine::program::{Attr, Op};
 use nx_vulkan_engine::shape::Dims;
@@ -9,6 +10,19 @@ use nx_vulkan_engine::{DType, Error, Result, Type};
 use once_cell::sync::OnceCell;
 use rustler::types::tuple::get_tuple;
 use rustler::{Atom, Encoder, Env, ListIterator, Term, TermType};
+
+/// The path of a file, as Elixir has it.
+#[cfg(unix)]
+pub fn path(bytes: &[u8]) -> Option<PathBuf> {
+    use std::os::unix::ffi::OsStrExt;
+    Some(PathBuf::from(std::ffi::OsStr::from_bytes(bytes)))
+}
+
+/// The path of a file, if it is UTF-8.
+#[cfg(not(unix))]
+pub fn path(bytes: &[u8]) -> Option<PathBuf> {
+    std::str::from_utf8(bytes).ok().map(PathBuf::from)
+}
 
 fn bad(what: &'static str, expected: &str, got: Term) -> Error {
     Error::InvalidArgument { what, expected: expected.to_string(), got: format!("{got:?}") }

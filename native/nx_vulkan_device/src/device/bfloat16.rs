@@ -134,7 +134,7 @@ impl Known {
     }
 }
 
-/// Opens a device of Vulkan 1.3 or later with one queue, and with the extension if `bfloat16`, which it must have then.
+/// Opens a device of Vulkan 1.3 or later with these queues, and with the extension if `bfloat16`, which it must have then.
 ///
 /// # Errors
 /// Those of `vkCreateDevice`.
@@ -142,13 +142,17 @@ pub(super) fn open(
     physical: &Arc<PhysicalDevice>,
     info: DeviceCreateInfo,
     bfloat16: bool,
-) -> Result<(Arc<Device>, Option<Arc<Queue>>), VulkanError> {
+) -> Result<(Arc<Device>, Vec<Arc<Queue>>), VulkanError> {
     let names: Vec<CString> = (&info.enabled_extensions).into();
     let added = bfloat16.then(|| EXTENSION.as_ptr());
     let names: Vec<*const c_char> = names.iter().map(|name| name.as_ptr()).chain(added).collect();
-    let families = info.queue_create_infos.iter().map(|queue| queue.queue_family_index);
+    let families = info.queue_create_infos.clone();
     let queues: Vec<vk::DeviceQueueCreateInfo<'_>> = families
-        .map(|family| vk::DeviceQueueCreateInfo::default().queue_family_index(family).queue_priorities(&[0.5]))
+        .iter()
+        .map(|family| {
+            let family_index = family.queue_family_index;
+            vk::DeviceQueueCreateInfo::default().queue_family_index(family_index).queue_priorities(&family.queues)
+        })
         .collect();
     let mut features = Features::new(true);
     let mut handle = vk::Device::null();
@@ -164,10 +168,8 @@ pub(super) fn open(
     }
     // SAFETY: the handle is that of a new device of `physical` with these queues, extensions and features, and nobody
     // else destroys it.
-    let (device, mut queues) = unsafe { Device::from_handle(Arc::clone(physical), handle, info) };
-    let queue = queues.next();
-    drop(queues);
-    Ok((device, queue))
+    let (device, queues) = unsafe { Device::from_handle(Arc::clone(physical), handle, info) };
+    Ok((device, queues.collect()))
 }
 
 #[cfg(test)]
@@ -224,8 +226,8 @@ mod tests {
                     ..Default::default()
                 };
                 let features = info.enabled_features;
-                let (device, queue) = open(&physical, info, bfloat16)?;
-                assert!(queue.is_some_and(|queue| Arc::ptr_eq(queue.device(), &device)));
+                let (device, queues) = open(&physical, info, bfloat16)?;
+                assert!(matches!(queues.as_slice(), [queue] if Arc::ptr_eq(queue.device(), &device)));
                 assert_eq!(*device.enabled_features(), features);
                 Ok(())
             };

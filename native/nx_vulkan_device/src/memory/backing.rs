@@ -5,17 +5,19 @@ use std::sync::Arc;
 
 use ash::vk;
 use nx_vulkan_ir::Error;
+use smallvec::SmallVec;
 use vulkano::buffer::sys::RawBuffer;
 use vulkano::buffer::{Buffer as VulkanoBuffer, BufferCreateInfo, BufferUsage};
 use vulkano::device::Device;
 use vulkano::memory::{
     DeviceMemory, ExternalMemoryHandleTypes, MemoryAllocateFlags, MemoryAllocateInfo, MemoryMapInfo, ResourceMemory,
 };
+use vulkano::sync::Sharing;
 use vulkano::{Validated, VulkanError, VulkanObject};
 
 use super::block::MemoryKind;
 use super::pool::{AllocError, Backing, Chunk, PoolLimits};
-use crate::device::{Caps, DeviceKind, MemoryTypeInfo, describe};
+use crate::device::{Caps, DeviceKind, MemoryTypeInfo, OpenDevice, describe};
 
 pub(super) const USAGE: BufferUsage = BufferUsage::STORAGE_BUFFER
     .union(BufferUsage::TRANSFER_SRC)
@@ -150,13 +152,17 @@ fn score(t: &MemoryTypeInfo, kind: MemoryKind, unified: bool) -> Option<u32> {
 #[derive(Debug)]
 pub struct VulkanBacking {
     device: Arc<Device>,
+    /// The families of the queues that use its buffers, each once.
+    families: SmallVec<[u32; 4]>,
     plan: DeviceMemoryPlan,
 }
 
 impl VulkanBacking {
     /// Memory of a device, of the types that the plan names.
-    pub fn new(device: Arc<Device>, plan: DeviceMemoryPlan) -> VulkanBacking {
-        VulkanBacking { device, plan }
+    pub fn new(open: &OpenDevice, plan: DeviceMemoryPlan) -> VulkanBacking {
+        let mut families: SmallVec<_> = [open.queue.queue_family_index(), open.transfer_family()].into_iter().collect();
+        families.dedup();
+        VulkanBacking { device: Arc::clone(&open.device), families, plan }
     }
 }
 
@@ -190,9 +196,14 @@ impl VulkanBacking {
         size_bytes: u64,
         external: ExternalMemoryHandleTypes,
     ) -> Result<RawBuffer, AllocError> {
+        let sharing = match external.is_empty() && self.families.len() > 1 {
+            true => Sharing::Concurrent(self.families.clone()),
+            false => Sharing::Exclusive,
+        };
         let info = BufferCreateInfo {
             size: size_bytes,
             usage: USAGE,
+            sharing,
             external_memory_handle_types: external,
             ..Default::default()
         };
@@ -208,11 +219,14 @@ impl VulkanBacking {
     /// A buffer whose words may decide whether launches run, too: a usage that vulkano does not know.
     fn deciding_buffer(&self, info: BufferCreateInfo) -> Result<RawBuffer, VulkanError> {
         let usage = vk::BufferUsageFlags::from(info.usage) | vk::BufferUsageFlags::CONDITIONAL_RENDERING_EXT;
-        let raw = vk::BufferCreateInfo::default().size(info.size).usage(usage);
+        let mut raw = vk::BufferCreateInfo::default().size(info.size).usage(usage);
+        if let Sharing::Concurrent(families) = &info.sharing {
+            raw = raw.sharing_mode(vk::SharingMode::CONCURRENT).queue_family_indices(families);
+        }
         let mut handle = vk::Buffer::null();
         // SAFETY: the device lives and has the extension whose usage is asked for; the pool asks for regions of some
-        // bytes, no more than the device's largest buffer (VUID-VkBufferCreateInfo-size-00912, -06409), and the queue's
-        // family alone has it.
+        // bytes, no more than the device's largest buffer (VUID-VkBufferCreateInfo-size-00912, -06409), and the families
+        // of its queues are different ones (-sharingMode-01419).
         let created =
             unsafe { (self.device.fns().v1_0.create_buffer)(self.device.handle(), &raw, null(), &mut handle) };
         match created {

@@ -57,7 +57,24 @@ impl Stream {
         let barrier = vk::MemoryBarrier::default()
             .src_access_mask(vk::AccessFlags::SHADER_WRITE | vk::AccessFlags::TRANSFER_WRITE)
             .dst_access_mask(access);
-        // SAFETY: the command buffer is recording outside of a render pass, on a queue with compute and transfer.
+        self.memory_barrier(cmd, from, stages, &barrier);
+    }
+
+    /// A barrier of a command buffer that only copies, from all that was there before it.
+    pub(super) fn copy_barrier(&self, cmd: vk::CommandBuffer, stages: vk::PipelineStageFlags, access: vk::AccessFlags) {
+        let barrier =
+            vk::MemoryBarrier::default().src_access_mask(vk::AccessFlags::MEMORY_WRITE).dst_access_mask(access);
+        self.memory_barrier(cmd, vk::PipelineStageFlags::ALL_COMMANDS, stages, &barrier);
+    }
+
+    fn memory_barrier(
+        &self,
+        cmd: vk::CommandBuffer,
+        from: vk::PipelineStageFlags,
+        stages: vk::PipelineStageFlags,
+        barrier: &vk::MemoryBarrier<'_>,
+    ) {
+        // SAFETY: the command buffer is recording outside of a render pass, on a queue that has these stages.
         unsafe {
             (self.open.device.fns().v1_0.cmd_pipeline_barrier)(
                 cmd,
@@ -65,7 +82,7 @@ impl Stream {
                 stages,
                 vk::DependencyFlags::empty(),
                 1,
-                &barrier,
+                barrier,
                 0,
                 null(),
                 0,

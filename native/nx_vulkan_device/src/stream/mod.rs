@@ -6,12 +6,15 @@
 //! told.
 
 mod barriers;
+mod bulk;
 mod hold;
+mod host;
 mod queries;
 mod replay;
 mod slot;
 mod transfer;
 mod wait;
+mod workers;
 
 use std::collections::VecDeque;
 use std::ptr::null;
@@ -26,8 +29,9 @@ use crate::device::OpenDevice;
 use crate::kernel::{Access, Binding, BoundLaunch, Code, Launch, Pipeline, Waits};
 use crate::memory::{Buffer, DevicePool, MemoryKind, Ring};
 use crate::profile::{Measured, Profiler};
-use crate::work::{Rates, Submissions, Work};
+use crate::work::{Copies, Rates, Submissions, Work};
 use barriers::{DEVICE_ACCESS, DEVICE_STAGES};
+pub use bulk::Source;
 pub use hold::{MAX_HELD_COMMANDS, MAX_HELD_NS};
 pub use replay::{Replay, Slots, table_words};
 use slot::Slot;
@@ -78,6 +82,8 @@ pub struct Stream {
     has_lost: AtomicBool,
     fail_next_submission: AtomicBool,
     staging: transfer::Staging,
+    bulk: bulk::Bulk,
+    copies: Copies,
     submissions: Submissions,
     /// For how long a thread waits while no submission completes; `None` for ever.
     time_limit: Option<Duration>,
@@ -108,8 +114,8 @@ struct Recorder {
     /// The serial that the next submission gets.
     serial: u64,
     epoch: u64,
-    /// Whether barriers were lost, so that the next operation needs one.
-    lost_barriers: bool,
+    /// Whether the next operation needs a barrier: others were lost, or the other queue has written something.
+    needs_barrier: bool,
     /// Whether words in memory were asked since the last barrier whether launches run, so that the next one waits for
     /// that, too.
     asked_words: bool,
@@ -134,6 +140,7 @@ impl Stream {
         pool: Arc<DevicePool>,
         rates: Rates,
         submissions: Submissions,
+        copies: Copies,
         time_limit: Option<Duration>,
     ) -> Stream {
         Stream {
@@ -144,7 +151,7 @@ impl Stream {
                 slots: 0,
                 serial: 1,
                 epoch: 1,
-                lost_barriers: false,
+                needs_barrier: false,
                 asked_words: false,
                 bound: Code::NONE,
                 part: 0,
@@ -161,6 +168,8 @@ impl Stream {
             has_lost: AtomicBool::new(false),
             fail_next_submission: AtomicBool::new(false),
             staging: transfer::Staging::default(),
+            bulk: bulk::Bulk::default(),
+            copies,
             submissions,
             time_limit,
             rates,
@@ -419,7 +428,7 @@ impl Stream {
         };
         let busy = recorder.pending.iter().position(is_busy).unwrap_or(recorder.pending.len());
         recorder.free.extend(recorder.pending.drain(..busy).map(|p| p.slot));
-        let rests = recorder.pending.is_empty();
+        let rests = self.bulk.come_to_rest(&self.open, patience) && recorder.pending.is_empty();
         if !rests {
             recorder.pending.clear();
             std::mem::forget((Arc::clone(&self.pool), Arc::clone(&self.open)));
@@ -495,7 +504,7 @@ impl Stream {
                 self.reap(&mut recorder)?;
             }
             if recorder.free.is_empty() && recorder.slots < MAX_IN_FLIGHT {
-                let slot = Slot::new(&self.open).map_err(|e| self.fail(e))?;
+                let slot = Slot::new(&self.open, self.open.queue.queue_family_index()).map_err(|e| self.fail(e))?;
                 recorder.slots += 1;
                 recorder.free.push(Arc::new(slot));
             }
@@ -605,7 +614,7 @@ impl Stream {
         };
         let epoch = recorder.epoch;
         recorder.part = 0;
-        if std::mem::take(&mut recorder.lost_barriers)
+        if std::mem::take(&mut recorder.needs_barrier)
             || reads.any(|b| b.read_conflicts(epoch))
             || writes.any(|b| b.write_conflicts(epoch))
         {
@@ -676,7 +685,7 @@ impl Stream {
         }
         if let Err(error) = self.hand_over(&slot) {
             recorder.free.push(slot);
-            recorder.lost_barriers = true;
+            recorder.needs_barrier = true;
             // Whoever needs what it was to compute is told, also where another thread gets the error.
             self.lost.write().unwrap_or_else(PoisonError::into_inner).push(serial);
             self.has_lost.store(true, Ordering::Release);
@@ -689,11 +698,11 @@ impl Stream {
 
     fn hand_over(&self, slot: &Slot) -> Result<()> {
         slot.end(&self.open.device)?;
-        match slot.submit(&self.open) {
+        match slot.submit(&self.open.queue) {
             // Nothing was submitted then, and may be once the driver has memory again.
             Err(Error::OutOfMemory { .. }) => {
                 self.pool.trim(self.completed());
-                slot.submit(&self.open)
+                slot.submit(&self.open.queue)
             }
             submitted => submitted,
         }

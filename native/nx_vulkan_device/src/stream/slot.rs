@@ -2,12 +2,12 @@
 
 use std::ptr::null;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ash::vk;
 use nx_vulkan_ir::{Error, Result};
 use vulkano::VulkanObject;
-use vulkano::device::Device;
+use vulkano::device::{Device, DeviceOwned, Queue};
 
 use super::queries::Queries;
 use crate::device::OpenDevice;
@@ -38,7 +38,8 @@ struct Descriptors {
 }
 
 impl Slot {
-    pub fn new(open: &OpenDevice) -> Result<Slot> {
+    /// A command buffer for the queues of a family.
+    pub fn new(open: &OpenDevice, queue_family: u32) -> Result<Slot> {
         let (device, fns) = (open.device.handle(), &open.device.fns().v1_0);
         let mut slot = Slot {
             pool: vk::CommandPool::null(),
@@ -52,7 +53,7 @@ impl Slot {
         let created = unsafe {
             let info = vk::CommandPoolCreateInfo::default()
                 .flags(vk::CommandPoolCreateFlags::TRANSIENT)
-                .queue_family_index(open.queue.queue_family_index());
+                .queue_family_index(queue_family);
             ok("vkCreateCommandPool", (fns.create_command_pool)(device, &info, null(), &mut slot.pool))
                 .and_then(|()| {
                     let info = vk::CommandBufferAllocateInfo::default()
@@ -144,13 +145,13 @@ impl Slot {
         ok("vkEndCommandBuffer", unsafe { (device.fns().v1_0.end_command_buffer)(self.cmd) })
     }
 
-    /// Submits the command buffer, which has ended, with the fence.
-    pub fn submit(&self, open: &OpenDevice) -> Result<()> {
-        let fns = &open.device.fns().v1_0;
+    /// Submits the command buffer, which has ended, with the fence, to a queue of the family that it was made for.
+    pub fn submit(&self, queue: &Arc<Queue>) -> Result<()> {
+        let fns = &queue.device().fns().v1_0;
         let commands = [self.cmd];
         let info = vk::SubmitInfo::default().command_buffers(&commands);
         // SAFETY: the guard gives external synchronization of the queue; the fence is unsignalled and unused.
-        let result = open.queue.with(|_guard| unsafe { (fns.queue_submit)(open.queue.handle(), 1, &info, self.fence) });
+        let result = queue.with(|_guard| unsafe { (fns.queue_submit)(queue.handle(), 1, &info, self.fence) });
         ok("vkQueueSubmit", result)
     }
 

@@ -2,25 +2,23 @@
 //!
 //! Mapped memory is read and written directly when nothing in flight forbids it. Everything else goes through
 //! host-visible staging memory in chunks, so that the host's copy of one chunk overlaps with the device's copy of
-//! another.
+//! another: large copies as bulk.rs has it, others in the order of what is recorded.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ash::vk;
 use nx_vulkan_ir::{Error, Result};
 
-use super::Stream;
+use super::{Source, Stream};
 use crate::memory::{AllocError, Buffer, MemoryKind, Ring};
 use crate::profile::Measured;
 use crate::work::Work;
 
 /// Size of the upload ring. An upload waits only when it is full.
 const UPLOAD_RING_BYTES: u64 = 32 << 20;
-/// Transfers through staging of at least this size are copied by several threads: one thread moves 12 GB/s on an H200's
-/// host, the bus 50.
-const PARALLEL_BYTES: usize = 16 << 20;
-const PARALLEL_THREADS: usize = 4;
-/// Large transfers go in chunks of this size.
+/// Uploads of this size onto memory in use wait until it no longer is: in the ring the next chunks would.
+const WAITING_BYTES: u64 = UPLOAD_RING_BYTES / 2;
+/// Transfers on the queue of all else go in chunks of this size.
 const CHUNK_BYTES: usize = 4 << 20;
 /// Keeps chunks of different uploads on different cache lines.
 const UPLOAD_ALIGN_BYTES: u64 = 64;
@@ -30,35 +28,45 @@ const UPLOAD_ALIGN_BYTES: u64 = 64;
 pub(super) struct Staging(Mutex<Option<(Arc<Buffer>, Ring)>>);
 
 impl Stream {
-    /// Writes `data` at `offset` of `dst`, ordered after everything recorded so far.
-    pub fn upload(&self, dst: &Buffer, offset: u64, data: &[u8]) -> Result<()> {
+    /// Writes `size` bytes of a source at `offset` of `dst`, ordered after everything recorded so far.
+    ///
+    /// # Errors
+    /// Also those of the source, after which the contents are undefined.
+    pub fn upload_from(
+        &self,
+        dst: &Arc<Buffer>,
+        offset: u64,
+        size: u64,
+        source: &(impl Source + ?Sized),
+    ) -> Result<()> {
         let block = dst.block();
-        if data.is_empty() {
+        if size == 0 {
             return self.check();
         }
         dst.forget_contents();
-        if !block.mapped.is_null() && self.is_complete(dst.use_serial()) {
+        let is_bulk = self.is_bulk(dst, size);
+        if is_bulk && size >= WAITING_BYTES {
+            self.wait_serial(dst.use_serial())?;
+        }
+        let is_idle = self.is_complete(dst.use_serial());
+        if !block.mapped.is_null() && is_idle {
             self.check()?;
             // SAFETY: the range was checked against the buffer, the block is mapped, and no submission uses it any
             // more.
-            unsafe {
-                std::ptr::copy_nonoverlapping(data.as_ptr(), block.mapped.add(offset as usize), data.len());
-            }
-            return Ok(());
+            return source
+                .read(0, unsafe { std::slice::from_raw_parts_mut(block.mapped.add(offset as usize), size as usize) });
         }
-        let part = part_bytes(data.len());
-        in_parallel(data.chunks(part).zip((offset..).step_by(part)).map(|(part, at)| {
-            move || -> Result<()> {
-                for (chunk, at) in part.chunks(CHUNK_BYTES).zip((at..).step_by(CHUNK_BYTES)) {
-                    self.upload_chunk(dst, at, chunk)?;
-                    // The device copies it while the host copies the next.
-                    if data.len() > CHUNK_BYTES {
-                        self.flush()?;
-                    }
-                }
-                Ok(())
+        if is_bulk && is_idle {
+            return self.upload_bulk(dst, offset, size, source);
+        }
+        for at in (0..size).step_by(CHUNK_BYTES) {
+            self.upload_chunk(dst, offset, at, (CHUNK_BYTES as u64).min(size - at), source)?;
+            // The device copies it while the host copies the next.
+            if size > CHUNK_BYTES as u64 {
+                self.flush()?;
             }
-        }))
+        }
+        Ok(())
     }
 
     /// Copies `size` bytes of `src` to `dst`, a buffer of another device: chunk by chunk from staging memory of the one
@@ -66,54 +74,17 @@ impl Stream {
     /// ordered after everything recorded so far.
     pub fn copy_to(
         &self,
-        (src, src_offset): (&Buffer, u64),
+        (src, src_offset): (&Arc<Buffer>, u64),
         to: &Stream,
-        (dst, dst_offset): (&Buffer, u64),
+        (dst, dst_offset): (&Arc<Buffer>, u64),
         size: u64,
     ) -> Result<()> {
-        if size == 0 {
-            self.check()?;
-            return to.check();
-        }
-        if !src.block().mapped.is_null() && size <= self.pool.limits.direct_read_bytes[src.block().kind as usize] {
-            let bytes = self.written_bytes(src, src.write_serial(), src_offset, size as usize)?;
-            return to.upload(dst, dst_offset, bytes);
-        }
-        let part = part_bytes(size as usize) as u64;
-        in_parallel((0..size).step_by(part as usize).map(|at| {
-            let size = part.min(size - at);
-            move || self.copy_part_to((src, src_offset + at), to, (dst, dst_offset + at), size)
-        }))
-    }
-
-    /// The device reads a chunk while the host copies the one before.
-    fn copy_part_to(
-        &self,
-        (src, src_offset): (&Buffer, u64),
-        to: &Stream,
-        (dst, dst_offset): (&Buffer, u64),
-        size: u64,
-    ) -> Result<()> {
-        let write = |(staging, serial, at): (Buffer, u64, u64)| {
-            let chunk = self.written_bytes(&staging, serial, 0, staging.size_bytes() as usize)?;
-            to.upload(dst, dst_offset + at, chunk)?;
-            to.flush().map(|_| ())
-        };
-        let mut earlier: Option<(Buffer, u64, u64)> = None;
-        for at in (0..size).step_by(CHUNK_BYTES) {
-            let len = (CHUNK_BYTES as u64).min(size - at);
-            let staging = self.host_buffer(MemoryKind::Readback, len)?;
-            let serial = self.record_copy(src, src_offset + at, &staging, 0, len)?;
-            self.flush()?;
-            if let Some(earlier) = earlier.replace((staging, serial, at)) {
-                write(earlier)?;
-            }
-        }
-        earlier.map_or(Ok(()), write)
+        self.check()?;
+        to.upload_from(dst, dst_offset, size, &Elsewhere { stream: self, buffer: src, offset: src_offset })
     }
 
     /// Reads `out.len()` bytes at `offset` of `src`, waiting for what writes them.
-    pub fn download(&self, src: &Buffer, offset: u64, out: &mut [u8]) -> Result<()> {
+    pub fn download(&self, src: &Arc<Buffer>, offset: u64, out: &mut [u8]) -> Result<()> {
         if out.is_empty() {
             return self.check();
         }
@@ -123,12 +94,10 @@ impl Stream {
             out.copy_from_slice(self.written_bytes(src, src.write_serial(), offset, out.len())?);
             return Ok(());
         }
-        let part = part_bytes(out.len());
-        in_parallel(
-            out.chunks_mut(part)
-                .zip((offset..).step_by(part))
-                .map(|(part, at)| move || self.download_staged(src, at, part)),
-        )
+        match self.is_bulk(src, out.len() as u64) {
+            true => self.download_bulk(src, offset, out),
+            false => self.download_staged(src, offset, out),
+        }
     }
 
     /// Reads as `download` does where the host can read the memory and need not block. Answers whether it has.
@@ -232,8 +201,15 @@ impl Stream {
         })
     }
 
-    fn upload_chunk(&self, dst: &Buffer, offset: u64, data: &[u8]) -> Result<()> {
-        let len = data.len() as u64;
+    /// Uploads the bytes from `at` on through the ring.
+    fn upload_chunk(
+        &self,
+        dst: &Buffer,
+        offset: u64,
+        at: u64,
+        len: u64,
+        source: &(impl Source + ?Sized),
+    ) -> Result<()> {
         let (staging, space) = loop {
             let oldest = {
                 let mut cell = self.staging.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -256,10 +232,10 @@ impl Stream {
             }
         };
         // SAFETY: the ring gave out `len` bytes at this offset of a mapped block, and no submission reads them.
-        unsafe {
-            std::ptr::copy_nonoverlapping(data.as_ptr(), staging.block().mapped.add(space.offset as usize), data.len());
-        }
-        let recorded = self.record_copy(&staging, space.offset, dst, offset, len);
+        let space_bytes =
+            unsafe { std::slice::from_raw_parts_mut(staging.block().mapped.add(space.offset as usize), len as usize) };
+        let recorded =
+            source.read(at, space_bytes).and_then(|()| self.record_copy(&staging, space.offset, dst, offset + at, len));
         let serial = *recorded.as_ref().unwrap_or(&0);
         if let Some((_, ring)) = &mut *self.staging.0.lock().unwrap_or_else(PoisonError::into_inner) {
             ring.commit(space, serial);
@@ -268,34 +244,15 @@ impl Stream {
     }
 }
 
-/// The bytes of each thread's part, a multiple of the chunk size.
-fn part_bytes(len: usize) -> usize {
-    let threads = std::thread::available_parallelism().map_or(1, |n| n.get().min(PARALLEL_THREADS));
-    match len < PARALLEL_BYTES {
-        true => len,
-        false => len.div_ceil(threads).next_multiple_of(CHUNK_BYTES),
+/// The bytes of a buffer of another device.
+struct Elsewhere<'a> {
+    stream: &'a Stream,
+    buffer: &'a Arc<Buffer>,
+    offset: u64,
+}
+
+impl Source for Elsewhere<'_> {
+    fn read(&self, at: u64, out: &mut [u8]) -> Result<()> {
+        self.stream.download(self.buffer, self.offset + at, out)
     }
-}
-
-/// Runs jobs at the same time, the first one on this thread. Returns the first error.
-fn in_parallel<F: FnOnce() -> Result<()> + Send>(mut jobs: impl Iterator<Item = F>) -> Result<()> {
-    let Some(first) = jobs.next() else {
-        return Ok(());
-    };
-    std::thread::scope(|scope| {
-        let others: Vec<_> = jobs.map(|job| std::thread::Builder::new().spawn_scoped(scope, job)).collect();
-        let mut result = first();
-        for other in others {
-            let joined = match other {
-                Ok(thread) => thread.join().unwrap_or_else(|_| Err(not_copied("a copying thread panicked".into()))),
-                Err(e) => Err(not_copied(e.to_string())),
-            };
-            result = result.and(joined);
-        }
-        result
-    })
-}
-
-fn not_copied(cause: String) -> Error {
-    Error::Vulkan { call: "vkCmdCopyBuffer", cause }
 }

@@ -8,12 +8,13 @@ use nx_vulkan_ir::{Error, Result};
 
 use super::slot::Slot;
 use super::{Stream, nanoseconds};
+use crate::memory::Buffer;
 
 /// A blocked thread looks for a sticky error this often.
-const BLOCK: Duration = Duration::from_secs(1);
+pub(super) const BLOCK: Duration = Duration::from_secs(1);
 /// With a time limit it looks so many times within that whether the device has completed anything: the wait may end so
 /// much later.
-const LOOKS: u32 = 8;
+pub(super) const LOOKS: u32 = 8;
 
 impl Stream {
     /// Waits until the submission `serial` is complete, submitting it first if it is still being recorded.
@@ -75,6 +76,11 @@ impl Stream {
         // An error is told to whoever waits.
         let _ = self.reap(&mut self.lock());
         self.completed()
+    }
+
+    /// Whether nothing in flight uses a buffer, asking the device if that is not known.
+    pub fn is_idle(&self, buffer: &Buffer) -> bool {
+        self.is_complete(buffer.use_serial())
     }
 
     /// Whether the submission `serial` is complete, asking the device if that is not known.

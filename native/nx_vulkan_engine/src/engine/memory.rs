@@ -8,6 +8,8 @@ use nx_vulkan_device::memory::{
     AllocError, Buffer, DevicePool, MemoryKind, Owner, imported_buffer, part_bytes, reserved_bytes, shared_buffer,
 };
 
+use smallvec::SmallVec;
+
 use super::Engine;
 use crate::{Error, Result};
 
@@ -18,6 +20,9 @@ thread_local! {
     /// Whether this thread's caller gives up what it holds no longer before memory is spilled.
     static ASKS_TO_SPILL: Cell<bool> = const { Cell::new(false) };
 }
+
+/// Blocks in use that are passed over for one that is not.
+const MOST_BUSY: usize = 8;
 
 /// The part of a device's memory that results of one run may take in one piece.
 const TOGETHER_PART: u64 = 8;
@@ -34,13 +39,47 @@ impl Engine {
             return capture.alloc(size_bytes, &self.core.pool);
         }
         check_limit(reserved_bytes(size_bytes))?;
-        let pool = &self.core.pool;
-        let completed = self.core.stream.completed();
-        let small = size_bytes <= self.core.model.transfers.small_bytes
-            && pool.limits.budget_bytes[MemoryKind::Small as usize] > 0;
-        let first = match small.then(|| Buffer::of_pool(pool, MemoryKind::Small, size_bytes, completed)) {
+        let small = size_bytes <= self.core.model.transfers.small_bytes;
+        self.alloc_first_of(small.then(|| self.of_pool(MemoryKind::Small, size_bytes)), size_bytes)
+    }
+
+    /// A buffer that the host is about to write all of, where it can do so at once if that is fast.
+    ///
+    /// # Errors
+    /// Those of [`Engine::alloc`].
+    pub(crate) fn alloc_for_upload(&self, size_bytes: u64) -> Result<Arc<Buffer>> {
+        if self.capture.is_some() {
+            return self.alloc(size_bytes);
+        }
+        check_limit(reserved_bytes(size_bytes))?;
+        let small = size_bytes <= self.core.model.transfers.written_bytes;
+        self.alloc_first_of(small.then(|| self.idle_buffer(size_bytes)), size_bytes)
+    }
+
+    /// Memory that the host writes and that nothing in flight uses, if there is any that was not used of late.
+    fn idle_buffer(&self, size_bytes: u64) -> Result<Buffer, AllocError> {
+        let mut busy = SmallVec::<[Buffer; MOST_BUSY]>::new();
+        loop {
+            let buffer = self.of_pool(MemoryKind::Small, size_bytes)?;
+            if busy.len() == MOST_BUSY || self.core.stream.is_idle(&buffer) {
+                return Ok(buffer);
+            }
+            busy.push(buffer);
+        }
+    }
+
+    fn of_pool(&self, kind: MemoryKind, size_bytes: u64) -> Result<Buffer, AllocError> {
+        match kind {
+            MemoryKind::Small if self.core.pool.limits.budget_bytes[kind as usize] == 0 => Err(AllocError::OutOfMemory),
+            kind => Buffer::of_pool(&self.core.pool, kind, size_bytes, self.core.stream.completed()),
+        }
+    }
+
+    /// The first buffer, or else one of device memory, or else of the host's.
+    fn alloc_first_of(&self, first: Option<Result<Buffer, AllocError>>, size_bytes: u64) -> Result<Arc<Buffer>> {
+        let first = match first {
             Some(Ok(buffer)) => Ok(buffer),
-            Some(Err(_)) | None => Buffer::of_pool(pool, MemoryKind::Device, size_bytes, completed),
+            Some(Err(_)) | None => self.of_pool(MemoryKind::Device, size_bytes),
         };
         match first {
             Ok(buffer) => Ok(Arc::new(buffer)),

@@ -140,11 +140,11 @@ impl Engine {
         let plan =
             DeviceMemoryPlan::new(&open.caps, options.memory_limit_bytes, options.host_access, uncached_read_bytes);
         let limits = plan.limits;
-        let backing = VulkanBacking::new(Arc::clone(&open.device), plan);
+        let backing = VulkanBacking::new(&open, plan);
         let pool = Arc::new(Pool::new(backing, limits));
-        let (rates, submissions) = (model.rates, model.submissions);
-        let stream =
-            Arc::new(Stream::new(Arc::clone(&open), Arc::clone(&pool), rates, submissions, options.time_limit));
+        let (rates, submissions, copies) = (model.rates, model.submissions, model.bulk_copies);
+        let stream = Stream::new(Arc::clone(&open), Arc::clone(&pool), rates, submissions, copies, options.time_limit);
+        let stream = Arc::new(stream);
         let made = Arc::new(MadeFiles::new(options.cache_dir.clone().filter(|_| options.keeps_compiled)));
         let core = Core {
             keeper: Some(Keeper::start(Arc::clone(&pool), Arc::clone(&stream), options.keeps_free)),

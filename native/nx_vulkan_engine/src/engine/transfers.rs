@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use nx_vulkan_device::memory::Buffer;
+use nx_vulkan_device::stream::Source;
 
 use super::Engine;
 use crate::{Error, Result};
@@ -11,11 +12,26 @@ impl Engine {
     /// Writes `data` at byte `offset` of `dst`, ordered after everything recorded so far.
     #[cfg_attr(feature = "testing", visibility::make(pub))]
     pub(crate) fn upload(&self, dst: &Arc<Buffer>, offset: u64, data: &[u8]) -> Result<()> {
-        self.check_range("upload", dst, offset, data.len() as u64)?;
+        self.upload_from(dst, offset, data.len() as u64, data)
+    }
+
+    /// Writes `size` bytes of a source at byte `offset` of `dst`, ordered after everything recorded so far.
+    ///
+    /// # Errors
+    /// Also those of the source, after which the contents are undefined.
+    #[cfg_attr(feature = "testing", visibility::make(pub))]
+    pub(crate) fn upload_from(
+        &self,
+        dst: &Arc<Buffer>,
+        offset: u64,
+        size: u64,
+        source: &(impl Source + ?Sized),
+    ) -> Result<()> {
+        self.check_range("upload", dst, offset, size)?;
         if dst.virtual_id().is_some() {
             return Err(Error::NeedsCompile);
         }
-        self.core.stream.upload(dst, offset, data)
+        self.core.stream.upload_from(dst, offset, size, source)
     }
 
     /// Reads `out.len()` bytes at byte `offset` of `src`: submits, waits for what writes them, and copies.
@@ -91,7 +107,14 @@ impl Engine {
     }
 
     /// Copies bytes to the beginning of a buffer of another engine, through memory of the host.
-    pub(crate) fn copy_to(&self, src: &Buffer, offset: u64, to: &Engine, dst: &Buffer, size: u64) -> Result<()> {
+    pub(crate) fn copy_to(
+        &self,
+        src: &Arc<Buffer>,
+        offset: u64,
+        to: &Engine,
+        dst: &Arc<Buffer>,
+        size: u64,
+    ) -> Result<()> {
         self.check_range("transfer source", src, offset, size)?;
         to.check_range("transfer destination", dst, 0, size)?;
         if src.virtual_id().is_some() || dst.virtual_id().is_some() {

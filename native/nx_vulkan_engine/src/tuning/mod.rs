@@ -23,7 +23,7 @@ pub mod target;
 use std::time::Duration;
 
 use nx_vulkan_device::Caps;
-use nx_vulkan_device::work::{Rates, Submissions};
+use nx_vulkan_device::work::{Copies, Rates, Submissions};
 use nx_vulkan_ir::DType;
 use nx_vulkan_ir::program::passes::{Joins, Quick, Recompute, SmallProducts};
 use nx_vulkan_ir::program::reductions::Repeats;
@@ -82,6 +82,8 @@ pub struct DeviceModel {
     pub programs: Programs,
     /// How tensors come to the device and from there.
     pub transfers: Transfers,
+    /// In what portions many bytes are.
+    pub bulk_copies: Copies,
     /// How fast the device is at least, for how much may be submitted at once.
     pub rates: Rates,
     /// In what portions the device is given its work.
@@ -384,6 +386,8 @@ pub struct Short {
 pub struct Transfers {
     /// Bytes up to which a tensor goes where the host writes directly, on a discrete GPU too.
     pub small_bytes: u64,
+    /// Bytes up to which one does that the host uploads.
+    pub written_bytes: u64,
     /// Bytes up to which memory is read directly that the host does not cache.
     pub uncached_read_bytes: u64,
 }

@@ -1,6 +1,7 @@
 //! Devices, memory, streams, pipelines, and the raw calls on them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod bulk;
 mod catalogue;
 #[path = "../common/mod.rs"]
 mod common;
