@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn copies_of_any_size_from_and_to_anywhere() {
-        let from: Vec<u8> = (0..700u32).map(|i| (i * 31 >> 3) as u8).collect();
+        let from: Vec<u8> = (0..700u32).map(|i| ((i * 31) >> 3) as u8).collect();
         for size in (0..200).chain([511, 512, 513, 600]) {
             for (a, b) in [(0, 0), (1, 0), (0, 1), (3, 15), (16, 17), (7, 33)] {
                 let mut to = vec![0xee; 700];
