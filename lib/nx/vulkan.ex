@@ -448,6 +448,25 @@ defmodule Nx.Vulkan do
   end
 
   @doc """
+  The batches of an enumerable, of which some are loaded to the device before they are asked for.
+
+      data |> Nx.Vulkan.prefetch() |> Enum.reduce(state, &step/2)
+      Axon.Loop.run(loop, Nx.Vulkan.prefetch(data), Axon.ModelState.empty(), epochs: 3)
+
+  A batch is a tensor or a container of tensors. A process of its own walks the enumerable and uploads, while the one
+  that takes the batches computes with those before. It ends with the stream, also where that is halted or its taker is
+  killed; what the enumerable raises comes up where its batch would. So functions in the enumerable run in another
+  process, which has this one's default backend and options of Nx, and not the rest of its dictionary.
+
+  ## Options
+
+    * `:ahead` - how many batches are loaded ahead of the one that was taken last, 2 by default. Each takes its memory
+    * `:backend` - where they go, `Nx.Vulkan.VulkanoBackend` by default
+  """
+  @spec prefetch(Enumerable.t(), keyword) :: Enumerable.t()
+  defdelegate prefetch(batches, opts \\ []), to: Nx.Vulkan.Prefetch, as: :stream
+
+  @doc """
   The logarithm to base 2 of each element.
 
   Of a power of two it is the whole number, to the bit, and f64 keeps its digits: `Nx.log2/1` divides by an f32. It is a
