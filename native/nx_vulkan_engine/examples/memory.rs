@@ -89,7 +89,7 @@ fn looped(seconds: u64) -> Result<(), Box<dyn Error>> {
     let step = |sizes: &[u64]| -> Result<Duration, Box<dyn Error>> {
         let start = Instant::now();
         for &size in sizes {
-            engine.fill(&engine.alloc(size)?, 0, 4096, 1)?;
+            engine.fill(&engine.alloc(size)?, 0, size.min(4096), 1)?;
         }
         engine.wait()?;
         Ok(start.elapsed())
