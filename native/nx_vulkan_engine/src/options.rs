@@ -30,8 +30,8 @@ pub struct Options {
     pub max_pipelines: usize,
     /// Caps the device memory for tensors below what the device has.
     pub memory_limit_bytes: Option<u64>,
-    /// For how long memory is kept that no tensor holds, where nothing asks for memory; while something does, as much as
-    /// twice what was in use at most in this time stays.
+    /// For how long memory is kept that no tensor holds, where nothing asks for memory; while something does, as much
+    /// as twice what was in use at most in this time stays.
     pub keeps_free: Duration,
     /// For how long a thread waits while the device completes nothing, before that is an error; `None` for ever.
     pub time_limit: Option<Duration>,
@@ -96,8 +96,8 @@ const KEEP_FREE: Variable<Duration> = Variable {
     parse: |number| positive(number).map(Duration::from_millis),
 };
 
-/// Long enough for what a user does between two cells of a notebook; taking all of the memory of an H200 from its driver
-/// again takes 3 s.
+/// Long enough for what a user does between two cells of a notebook; taking all of the memory of an H200 from its
+/// driver again takes 3 s.
 const KEEPS_FREE: Duration = Duration::from_secs(30);
 
 const TIME_LIMIT: Variable<Duration> = Variable {
@@ -204,8 +204,8 @@ impl<T> Variable<T> {
 impl Options {
     /// What the environment says: `NX_VULKAN_DEVICE` (or, where that is not set, `NXV_DEVICE`, as earlier programs call
     /// it), `NX_VULKAN_VALIDATION`, `NX_VULKAN_CACHE_DIR`, `NX_VULKAN_MEMORY_LIMIT` (bytes), `NX_VULKAN_KEEP_FREE`,
-    /// `NX_VULKAN_TIME_LIMIT` (milliseconds), `NX_VULKAN_MAX_PIPELINES`, `NX_VULKAN_HOST_ACCESS` (`small` or `never`), `NX_VULKAN_DUMP_SPIRV`
-    /// (a folder), `NX_VULKAN_PROFILE` (`1`: [`Profiling::Printed`]), `NX_VULKAN_STATISTICS` (`1`),
+    /// `NX_VULKAN_TIME_LIMIT` (milliseconds), `NX_VULKAN_MAX_PIPELINES`, `NX_VULKAN_HOST_ACCESS` (`small` or `never`),
+    /// `NX_VULKAN_DUMP_SPIRV` (a folder), `NX_VULKAN_PROFILE` (`1`: [`Profiling::Printed`]), `NX_VULKAN_STATISTICS` (`1`),
     /// `NX_VULKAN_PRECISION` (`high`), `NX_VULKAN_ATTENTION` (`exact`), `NX_VULKAN_KEEP_COPIES` (`0`),
     /// `NX_VULKAN_KEEP_COMPILED` (`0`), `NX_VULKAN_LOWER` (types, or `all`), `NX_VULKAN_REACH` (bytes).
     ///
