@@ -1,5 +1,5 @@
-//! Programs as bytes that are read in a twentieth of the time that JSON takes, for one build of this library: BERT base,
-//! optimized, in 1 to 2 ms.
+//! Programs as bytes that are read sooner than JSON, whose values of any kind are tried one kind after the other: 45 to
+//! 90 ms for BERT base. For one build of this library.
 //!
 //! The wire form, value by value: a byte for its kind, then its bits, or its length and as many bytes or values. All
 //! lengths and numbers have the least byte first.
