@@ -96,8 +96,7 @@ const KEEP_FREE: Variable<Duration> = Variable {
     parse: |number| positive(number).map(Duration::from_millis),
 };
 
-/// Long enough for what a user does between two cells of a notebook; taking all of the memory of an H200 from its
-/// driver again takes 3 s.
+/// Long enough for what a user does between two cells of a notebook.
 const KEEPS_FREE: Duration = Duration::from_secs(30);
 
 const TIME_LIMIT: Variable<Duration> = Variable {
