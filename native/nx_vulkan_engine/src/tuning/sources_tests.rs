@@ -88,7 +88,7 @@ const OTHERS: &[(&str, &[&str], &str)] = &[
     ("device/src/device/select.rs", &["MIN_UUID_DIGITS"], "a name that somebody may give"),
     ("device/src/kernel/pipeline.rs", &["STORE_EVERY_PIPELINES", "MAX_CACHE_BYTES"], "a file"),
     ("device/src/stream/barriers.rs", &["DEVICE_STAGES"], "Vulkan's bits"),
-    ("device/src/stream/transfer.rs", &["PARALLEL_BYTES", "PARALLEL_THREADS", "UPLOAD_ALIGN_BYTES"], "the host's"),
+    ("device/src/stream/transfer.rs", &["UPLOAD_ALIGN_BYTES"], "the host's"),
     ("engine/src/deferred/cache.rs", &["RUNS_BEFORE_COMPILING"], "what compilers on the host take"),
     ("engine/src/deferred/mod.rs", &["MAX_OPS", "MAX_BYTES"], "what passes on the host take"),
     ("engine/src/eager/constant.rs", &["CAPACITY"], "a cache of the engine"),
