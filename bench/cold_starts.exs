@@ -1,5 +1,5 @@
 # Measures the first call of BERT base (1 x 128 tokens, f32) in this VM. Prints a row of a Markdown table, in ms: the
-# device with the first op, what of the first call compiles (tracing, lowering, passes, kernels), the first call until its
+# device with the first op, what of the first call compiles (tracing, lowering, passes, kernels), that call until its
 # result can be read, and a later call.
 #
 #     NX_VULKAN_CACHE_DIR=folder MESA_SHADER_CACHE_DIR=folder MIX_ENV=test BUMBLEBEE=/path/to/bumblebee \
