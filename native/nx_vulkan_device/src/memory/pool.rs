@@ -268,8 +268,8 @@ impl<B: Backing> Pool<B> {
     }
 
     /// Gives regions of a kind back that are more than what was in use lately calls for, as [`Pool::trim`] does.
-    /// Somebody calls it from time to time: lately is since [`LOOKS`] calls. Answers the bytes freed, and whether more is
-    /// to be freed once submissions are complete.
+    /// Somebody calls it from time to time: lately is since the last `LOOKS` calls (heap.rs). Answers the bytes freed,
+    /// and whether more is to be freed once submissions are complete.
     pub fn tidy(&self, kind: MemoryKind, completed: u64) -> (u64, bool) {
         self.free_retired(completed);
         let mut heap = self.heap(kind);
