@@ -14,7 +14,7 @@ use crate::{Engine, Result};
 /// The hash of the sources that this engine is built of: build.rs.
 const SOURCES: &str = env!("NX_VULKAN_SOURCES");
 
-/// The folder of the cache.
+/// The folder of these files, beside those of pipelines.
 const FOLDER: &str = "programs";
 
 /// Shorter programs pass through the passes in less time than a file takes.
