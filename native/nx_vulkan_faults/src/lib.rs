@@ -9,6 +9,7 @@ mod state;
 
 use std::ffi::{CStr, c_char, c_void};
 use std::mem::transmute;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ash::vk;
 
@@ -34,6 +35,12 @@ const OPENING_OR_LOSS: &[vk::Result] = &[
 
 type Allocator = *const vk::AllocationCallbacks<'static>;
 
+/// Held while something is submitted: no other thread may do that while this layer waits for a device.
+fn submits() -> MutexGuard<'static, ()> {
+    static SUBMITS: Mutex<()> = Mutex::new(());
+    SUBMITS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// The result of a call in place of what the next layer would say, if it is to fail.
 fn failure(key: usize, name: &'static CStr, results: &[vk::Result]) -> Option<vk::Result> {
     let may_lose = results.contains(&vk::Result::ERROR_DEVICE_LOST);
@@ -42,15 +49,16 @@ fn failure(key: usize, name: &'static CStr, results: &[vk::Result]) -> Option<vk
     }
     let result = fault(name, results)?;
     if result == vk::Result::ERROR_DEVICE_LOST {
+        let _nobody_submits = submits();
+        lose(key);
         // What runs on a lost device ends.
         if let Some((device, wait)) = next(key, c"vkDeviceWaitIdle") {
-            // SAFETY: the name is that of this type; the handle is the device's.
+            // SAFETY: the name is that of this type; the handle is the device's, and no other thread uses its queues.
             unsafe {
                 let wait: vk::PFN_vkDeviceWaitIdle = transmute(wait);
                 let _ = wait(vk::Handle::from_raw(device));
             }
         }
-        lose(key);
     }
     Some(result)
 }
@@ -67,6 +75,11 @@ macro_rules! calls {
                     return result;
                 }
                 let Some((_, next)) = next(key, $name) else { return vk::Result::ERROR_UNKNOWN };
+                let submitting = ($name == c"vkQueueSubmit").then(submits);
+                // It may have been lost since.
+                if submitting.is_some() && is_lost(key) {
+                    return vk::Result::ERROR_DEVICE_LOST;
+                }
                 // SAFETY: the next layer's function of this name has these parameters, which are handed on.
                 let result = unsafe {
                     transmute::<
