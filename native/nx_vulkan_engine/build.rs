@@ -36,7 +36,7 @@ fn main() -> Result<()> {
         hash.update([0]);
     }
     let digits: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-    println!("cargo::rustc-env=NX_VULKAN_SOURCES={digits}");
+    println!("cargo::rustc-env=ENGINE_SOURCES={digits}");
     Ok(())
 }
 

@@ -12,7 +12,7 @@ use crate::program::passes::{self, Target};
 use crate::{Engine, Result};
 
 /// The hash of the sources that this engine is built of: build.rs.
-const SOURCES: &str = env!("NX_VULKAN_SOURCES");
+const SOURCES: &str = env!("ENGINE_SOURCES");
 
 /// The folder of these files, beside those of pipelines.
 const FOLDER: &str = "programs";
