@@ -154,6 +154,10 @@ impl<'a> Taken<'a> {
     /// Lets the device copy between a lane's memory and that of a tensor.
     fn submit(&mut self, lane: usize, tensor: &Arc<Buffer>, offset: u64, size: u64) -> Result<()> {
         let Stream { open, .. } = self.stream;
+        if self.stream.fail_next_submission.swap(false, Ordering::Relaxed) {
+            // As of the other queue's submissions: the device itself is well.
+            return Err(self.stream.stick(Error::DeviceLost));
+        }
         let Lane { slot, staging, tensor: held } = &mut self.lanes[lane];
         let (host, device) = (staging.block(), tensor.block());
         let [at_host, at_device] = [(host, host.offset), (device, device.offset + offset)];
