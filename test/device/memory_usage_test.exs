@@ -24,6 +24,24 @@ defmodule Nx.Vulkan.Device.MemoryUsageTest do
 
   def tell([_, _, name | _], measurements, metadata, test), do: send(test, {name, measurements, metadata})
 
+  test "a tensor of a file is of the process that reads it, within its limit" do
+    path = Path.join(System.tmp_dir!(), "nx_vulkan_usage_#{System.pid()}_#{System.unique_integer([:positive])}")
+    File.write!(path, :binary.copy(<<1>>, 4 * @mega))
+    on_exit(fn -> File.rm(path) end)
+    before = of(self()).bytes
+    held = Nx.Vulkan.from_file(path, :u8, {4 * @mega})
+    assert of(self()).bytes - before >= 4 * @mega
+    assert Nx.to_number(held[4 * @mega - 1]) == 1
+
+    limited =
+      Task.async(fn ->
+        Nx.Vulkan.memory_limit(@mega)
+        assert_raise Error, fn -> Nx.Vulkan.from_file(path, :u8, {4 * @mega}) end
+      end)
+
+    assert %Error{kind: :out_of_memory, details: %{limit_bytes: @mega}} = Task.await(limited, 60_000)
+  end
+
   test "kinds make up what the pool has, and the device has the rest" do
     held = tensor(4)
     in_use_bytes()

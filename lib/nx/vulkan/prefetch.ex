@@ -55,7 +55,9 @@ defmodule Nx.Vulkan.Prefetch do
       {^ref, :failed, kind, reason, stacktrace} ->
         :erlang.raise(kind, reason, stacktrace)
 
-      {:DOWN, ^monitor, :process, ^loader, reason} ->
+      {:DOWN, ^monitor, :process, ^loader, reason} = down ->
+        # `stop/1` waits for it.
+        send(self(), down)
         exit({reason, {Nx.Vulkan, :prefetch, 2}})
     end
   end
@@ -93,7 +95,16 @@ defmodule Nx.Vulkan.Prefetch do
     kind, reason -> send(taker, {ref, :failed, kind, reason, __STACKTRACE__})
   end
 
+  # An end goes before the leave that came ahead of it.
   defp hand_over(batch, backend, ref, taker) do
+    receive do
+      {^ref, :halt} -> {:halt, :ok}
+    after
+      0 -> hand_over_with_leave(batch, backend, ref, taker)
+    end
+  end
+
+  defp hand_over_with_leave(batch, backend, ref, taker) do
     receive do
       {^ref, :more} ->
         send(taker, {ref, :batch, Nx.backend_copy(batch, backend)})

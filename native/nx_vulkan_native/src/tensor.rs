@@ -252,7 +252,8 @@ fn tensor_from_file<'a>(
         let no_path = || Error::Io { path: format!("{:?}", path.as_slice()), cause: "the path is no UTF-8".into() };
         let path = term::path(&path).ok_or_else(no_path)?;
         let engine = device::engine_of(device)?;
-        Ok((engine, Tensor::from_file(engine, &ty, &path, offset)?))
+        let read = || Tensor::from_file(engine, &ty, &path, offset);
+        Ok((engine, memory::charged_again(env, engine, read)?))
     };
     match run() {
         Ok((engine, tensor)) => encode_tensor(env, engine, tensor),
