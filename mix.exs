@@ -248,7 +248,7 @@ defmodule Nx.Vulkan.MixProject do
           ~w(README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md SECURITY.md LICENSE THIRD_PARTY_LICENSES.md) ++
           ~w(guides docs/design/driver-faults.md) ++
           [@release_url, "checksum-Elixir.Nx.Vulkan.NativeV.exs"],
-      # What is for tests alone, and the links by which Rust packages of the crates have what lies outside their folders.
+      # What is for tests alone, and the links by which packages of the crates have what lies outside their folders.
       exclude_patterns: [
         ~r"^native/nx_vulkan_faults/",
         ~r"^native/[a-z_]+/(tests|examples)/",

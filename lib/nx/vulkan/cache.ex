@@ -73,13 +73,14 @@ defmodule Nx.Vulkan.Cache do
   end
 
   defp lines do
+    all = entries()
+
     rows =
       for {kind, _name} <- kinds(), folder = folder(kind) do
-        files = Enum.filter(entries(), &(&1.kind == kind))
+        files = Enum.filter(all, &(&1.kind == kind))
         "#{String.pad_trailing("#{kind}", 10)} #{String.pad_trailing(count(files), 24)} #{folder}"
       end
 
-    all = entries()
     rows ++ ["in all     #{count(all)}; at most #{size(limit_bytes())} are kept"]
   end
 
@@ -215,12 +216,13 @@ defmodule Nx.Vulkan.Cache do
   """
   @spec copy_from(node) :: [entry]
   def copy_from(node) do
-    own = MapSet.new(entries(), &name/1)
+    entries = entries()
+    own = MapSet.new(entries, &name/1)
     theirs = :erpc.call(node, __MODULE__, :entries, [])
 
-    for(entry <- theirs, wanted?(entry) and name(entry) not in own, do: entry)
+    for(entry <- theirs, name = name(entry), wanted?(name) and name not in own, do: entry)
     |> Enum.reverse()
-    |> Enum.map_reduce(size_bytes(), fn %{size_bytes: bytes} = entry, sum ->
+    |> Enum.map_reduce(size_bytes(entries), fn %{size_bytes: bytes} = entry, sum ->
       if sum + bytes <= limit_bytes(), do: {copy(node, entry), sum + bytes}, else: {nil, sum}
     end)
     |> elem(0)
@@ -230,8 +232,7 @@ defmodule Nx.Vulkan.Cache do
   defp name(%{kind: kind, path: path}), do: {kind, path |> String.split(["/", "\\"]) |> List.last()}
 
   # Names are those of this node's kinds, whatever the other one says.
-  defp wanted?(%{kind: kind} = entry) do
-    {_, file} = name(entry)
+  defp wanted?({kind, file}) do
     kind in [:pipelines, :programs, :shaders] and folder(kind) != nil and file =~ kinds()[kind]
   end
 
@@ -261,12 +262,16 @@ defmodule Nx.Vulkan.Cache do
 
   @doc false
   # Runs on the node of the file: a part of it, or nil.
-  def part({kind, file}, first, bytes) do
-    with %{path: path} <- Enum.find(entries(), &(name(&1) == {kind, file})),
+  def part({kind, file} = name, first, bytes) do
+    with true <- wanted?(name),
+         path = Path.join(folder(kind), file),
+         {:ok, %{type: :regular}} <- File.lstat(path),
          {:ok, device} <- :file.open(path, [:read, :raw, :binary]) do
       read = :file.pread(device, first, bytes)
       :file.close(device)
       with {:ok, part} <- read, do: part
+    else
+      _missing -> nil
     end
   end
 

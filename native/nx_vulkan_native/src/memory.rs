@@ -143,8 +143,8 @@ fn memory_allow_spill(env: Env) -> bool {
     can
 }
 
-/// Waits for the device and gives all free memory back to its driver. Answers how much that was; nothing where the device
-/// is not open.
+/// Waits for the device and gives all free memory back to its driver. Answers how much that was; nothing where the
+/// device is not open.
 #[rustler::nif(schedule = "DirtyIo")]
 fn memory_trim<'a>(env: Env<'a>, device: Option<usize>) -> Term<'a> {
     let trim = || match engines::of(device) {

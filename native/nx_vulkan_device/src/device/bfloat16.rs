@@ -134,7 +134,8 @@ impl Known {
     }
 }
 
-/// Opens a device of Vulkan 1.3 or later with these queues, and with the extension if `bfloat16`, which it must have then.
+/// Opens a device of Vulkan 1.3 or later with these queues, and with the extension if `bfloat16`, which it must have
+/// then.
 ///
 /// # Errors
 /// Those of `vkCreateDevice`.

@@ -38,9 +38,8 @@ impl Engine {
         if let Some(capture) = &self.capture {
             return capture.alloc(size_bytes, &self.core.pool);
         }
-        check_limit(reserved_bytes(size_bytes))?;
-        let small = size_bytes <= self.core.model.transfers.small_bytes;
-        self.alloc_first_of(small.then(|| self.of_pool(MemoryKind::Small, size_bytes)), size_bytes)
+        let most_bytes = self.core.model.transfers.small_bytes;
+        self.alloc_first_of(size_bytes, most_bytes, || self.of_pool(MemoryKind::Small, size_bytes))
     }
 
     /// A buffer that the host is about to write all of, where it can do so at once if that is fast.
@@ -51,9 +50,8 @@ impl Engine {
         if self.capture.is_some() {
             return self.alloc(size_bytes);
         }
-        check_limit(reserved_bytes(size_bytes))?;
-        let small = size_bytes <= self.core.model.transfers.written_bytes;
-        self.alloc_first_of(small.then(|| self.idle_buffer(size_bytes)), size_bytes)
+        let most_bytes = self.core.model.transfers.written_bytes;
+        self.alloc_first_of(size_bytes, most_bytes, || self.idle_buffer(size_bytes))
     }
 
     /// Memory that the host writes and that nothing in flight uses, if there is any that was not used of late.
@@ -75,9 +73,15 @@ impl Engine {
         }
     }
 
-    /// The first buffer, or else one of device memory, or else of the host's.
-    fn alloc_first_of(&self, first: Option<Result<Buffer, AllocError>>, size_bytes: u64) -> Result<Arc<Buffer>> {
-        let first = match first {
+    /// The buffer that `first` has where it takes so many bytes, or else one of device memory, or else of the host's.
+    fn alloc_first_of(
+        &self,
+        size_bytes: u64,
+        most_bytes: u64,
+        first: impl FnOnce() -> Result<Buffer, AllocError>,
+    ) -> Result<Arc<Buffer>> {
+        check_limit(reserved_bytes(size_bytes))?;
+        let first = match (size_bytes <= most_bytes).then(first) {
             Some(Ok(buffer)) => Ok(buffer),
             Some(Err(_)) | None => self.of_pool(MemoryKind::Device, size_bytes),
         };
@@ -203,8 +207,8 @@ impl Engine {
         }
     }
 
-    /// Runs `f` for a caller who can give up what it holds no longer: memory is spilled only with leave of its [`Owner`],
-    /// and is `OutOfMemory` without.
+    /// Runs `f` for a caller who can give up what it holds no longer: memory is spilled only with leave of its
+    /// [`Owner`], and is `OutOfMemory` without.
     pub fn asking_to_spill<T>(f: impl FnOnce() -> T) -> T {
         let before = ASKS_TO_SPILL.replace(true);
         let result = f();
@@ -212,8 +216,8 @@ impl Engine {
         result
     }
 
-    /// Lets an owner spill as much as owners allocate between two collections. Answers whether anything can be spilled on
-    /// this device.
+    /// Lets an owner spill as much as owners allocate between two collections. Answers whether anything can be spilled
+    /// on this device.
     pub fn allow_spill(&self, owner: &Owner) -> bool {
         owner.allow_spill(self.garbage_step_bytes());
         self.core.pool.limits.budget_bytes[MemoryKind::Spill as usize] > 0

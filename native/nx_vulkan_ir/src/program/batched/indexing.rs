@@ -150,10 +150,7 @@ impl Batch {
             value = self.taken_along(value, within, axis, size);
         }
         let all = self.lead(out);
-        match covered {
-            Some(covered) => self.b.push(Op::Select, &[covered, value, a], &all),
-            None => self.b.push(Op::AsType, &[value], &all),
-        }
+        covered.map_or(value, |covered| self.b.push(Op::Select, &[covered, value, a], &all))
     }
 
     /// Index vectors of what begins at each one's own places along some axes: `[count, elements along them, places]`.

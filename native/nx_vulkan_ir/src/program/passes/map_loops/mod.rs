@@ -269,8 +269,8 @@ impl Map {
         Ok(Some((made..).take(old.outs.len()).map(Operand::Result).collect()))
     }
 
-    /// Adds the work of so many rows, which begin at that number, or at the counter. Answers the states after it; that of
-    /// the counter is no number.
+    /// Adds the work of so many rows, which begin at that number, or at the counter. Answers the states after it; that
+    /// of the counter is no number.
     fn rows(
         &self,
         new: &mut Rewriter,
