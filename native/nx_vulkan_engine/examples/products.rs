@@ -312,6 +312,7 @@ impl Bench {
                     Feed::Planes => "",
                     Feed::Fragments => " by fragments",
                     Feed::Few => " by few vectors",
+                    Feed::Linear { .. } => " of scaled numbers by few vectors",
                 };
                 format!("{}x{}{feed} on matrix units", tile.rows, tile.columns)
             }

@@ -38,6 +38,8 @@ pub struct Linker<'l> {
     imported_globals: HashMap<(usize, Word), Word>,
     /// Block-decorated structs around a runtime array, by element type.
     blocks: HashMap<Word, Word>,
+    /// The same for what nobody writes while kernels read it.
+    unwritten_blocks: HashMap<Word, Word>,
     /// The template's block of push constants.
     pub push_variable: Option<Word>,
     /// Words of push constants that code reads.
@@ -52,6 +54,8 @@ pub struct Linker<'l> {
     pub bfloat16: bool,
     /// It makes no difference which NaN is loaded.
     pub any_nan: bool,
+    /// Nobody writes what is loaded while the kernel runs, so that loads may be moved past all stores.
+    pub unwritten: bool,
     /// It makes no difference which sign a zero has.
     pub any_zero: bool,
 }
@@ -99,6 +103,8 @@ impl<'l> Linker<'l> {
             imported: HashMap::new(),
             imported_globals: HashMap::new(),
             blocks: HashMap::new(),
+            unwritten_blocks: HashMap::new(),
+            unwritten: false,
             push_variable,
             push_words: 0,
             table,
@@ -203,6 +209,23 @@ impl<'l> Linker<'l> {
         if let Some(&id) = self.blocks.get(&element) {
             return id;
         }
+        let block = self.new_block(element, stride);
+        self.blocks.insert(element, block);
+        block
+    }
+
+    /// A block of elements that nobody writes.
+    pub(crate) fn unwritten_block(&mut self, element: Word, stride: u32) -> Word {
+        if let Some(&id) = self.unwritten_blocks.get(&element) {
+            return id;
+        }
+        let block = self.new_block(element, stride);
+        self.forbid_writes(block);
+        self.unwritten_blocks.insert(element, block);
+        block
+    }
+
+    fn new_block(&mut self, element: Word, stride: u32) -> Word {
         let array = self.fresh();
         let block = self.fresh();
         let types = &mut self.module.types_global_values;
@@ -221,16 +244,19 @@ impl<'l> Linker<'l> {
                 Operand::LiteralBit32(0),
             ],
         ));
-        self.blocks.insert(element, block);
         block
+    }
+
+    fn forbid_writes(&mut self, block: Word) {
+        let operands =
+            vec![Operand::IdRef(block), Operand::LiteralBit32(0), Operand::Decoration(Decoration::NonWritable)];
+        self.module.annotations.push(Instruction::new(Op::MemberDecorate, None, None, operands));
     }
 
     /// Lets loads of `element`, `stride` bytes apart, count on nobody writing to where they load from.
     pub(crate) fn declare_read_only(&mut self, element: Word, stride: u32) {
         let block = self.array_block(element, stride);
-        let operands =
-            vec![Operand::IdRef(block), Operand::LiteralBit32(0), Operand::Decoration(Decoration::NonWritable)];
-        self.module.annotations.push(Instruction::new(Op::MemberDecorate, None, None, operands));
+        self.forbid_writes(block);
     }
 
     /// An array type of a constant length.

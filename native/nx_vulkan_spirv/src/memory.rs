@@ -20,12 +20,17 @@ impl Code<'_, '_> {
 
     /// A word of the table of parameters.
     pub(crate) fn table_word(&mut self, index: Word) -> Word {
-        let uint = self.linker.type_uint(32);
         // The template's push block always starts with the table's address.
-        match (self.push_word(0), self.push_word(1)) {
-            (Ok(low), Ok(high)) => self.load_at(low, high, uint, 4, index, 4),
-            _ => index,
-        }
+        let (Ok(low), Ok(high)) = (self.push_word(0), self.push_word(1)) else { return index };
+        let (uint, zero) = (self.linker.type_uint(32), self.linker.const_u32(0));
+        let block = self.linker.unwritten_block(uint, 4);
+        let two = self.linker.type_vector(uint, 2);
+        let block_pointer = self.linker.type_pointer(StorageClass::PhysicalStorageBuffer, block);
+        let pointer = self.linker.type_pointer(StorageClass::PhysicalStorageBuffer, uint);
+        let address = self.ids(Op::CompositeConstruct, two, &[low, high]);
+        let base = self.bitcast(block_pointer, address);
+        let word = self.ids(Op::AccessChain, pointer, &[base, zero, index]);
+        self.aligned(uint, word, 4)
     }
 
     /// Word `index` of the kernel's parameters.
@@ -55,15 +60,19 @@ impl Code<'_, '_> {
         };
         let uint = self.linker.type_uint(32);
         let uvec2 = self.linker.type_vector(uint, 2);
-        let block = self.linker.array_block(element, stride);
+        let unwritten = self.linker.unwritten;
+        let block = match unwritten {
+            true => self.linker.unwritten_block(element, stride),
+            false => self.linker.array_block(element, stride),
+        };
         let block_pointer = self.linker.type_pointer(StorageClass::PhysicalStorageBuffer, block);
         let pointer = self.linker.type_pointer(StorageClass::PhysicalStorageBuffer, element);
-        let base = match self.bases.get(&(low, element)) {
+        let base = match self.bases.get(&(low, element, unwritten)) {
             Some(&base) => base,
             None => {
                 let address = self.ids(Op::CompositeConstruct, uvec2, &[low, high]);
                 let base = self.bitcast(block_pointer, address);
-                self.bases.insert((low, element), base);
+                self.bases.insert((low, element, unwritten), base);
                 base
             }
         };
@@ -72,11 +81,12 @@ impl Code<'_, '_> {
 
     fn load_at(&mut self, low: Word, high: Word, element: Word, stride: u32, index: Word, align: u32) -> Word {
         let pointer = self.pointer_at(low, high, element, stride, index);
-        self.op(
-            Op::Load,
-            element,
-            vec![Operand::IdRef(pointer), Operand::MemoryAccess(MemoryAccess::ALIGNED), Operand::LiteralBit32(align)],
-        )
+        self.aligned(element, pointer, align)
+    }
+
+    fn aligned(&mut self, element: Word, pointer: Word, align: u32) -> Word {
+        let align = [Operand::MemoryAccess(MemoryAccess::ALIGNED), Operand::LiteralBit32(align)];
+        self.op(Op::Load, element, std::iter::once(Operand::IdRef(pointer)).chain(align).collect())
     }
 
     /// The address in parameter words `address` and `address + 1`.

@@ -9,7 +9,7 @@ use super::link::{Code, label_of};
 use super::magnitudes::Known;
 
 /// What code outside a construct may use, to be restored after it: definitions inside don't reach beyond.
-type Outer = (HashMap<u32, Word>, HashMap<(u32, Word), Word>, HashMap<Word, Known>);
+type Outer = (HashMap<u32, Word>, HashMap<(u32, Word, bool), Word>, HashMap<Word, Known>);
 
 /// An `if` whose code is being emitted.
 #[derive(Debug)]

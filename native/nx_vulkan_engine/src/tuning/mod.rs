@@ -407,7 +407,8 @@ pub struct Programs {
     pub attends_few: bool,
     /// The most vectors that one kernel multiplies with two matrices; 0 where none does.
     pub paired_vectors: u64,
-    /// The most for which one kernel computes the elements of a matrix from several operands.
+    /// The most for which one kernel without matrix units computes the elements of a matrix from several operands; 0
+    /// where none does.
     pub derived_vectors: u64,
     /// Work of one iteration that a loop in one workgroup may have.
     pub iteration_work: u64,

@@ -1,5 +1,6 @@
 //! What passes are told of an engine's device.
 
+use nx_vulkan_ir::program::epilogue::MOST_VECTORS;
 use nx_vulkan_ir::program::passes::{Heads, Saving, Target};
 
 use super::Programs;
@@ -28,7 +29,11 @@ impl Programs {
             half_units,
             heads: Heads::default(),
             paired_vectors: self.paired_vectors,
-            derived_vectors: self.derived_vectors,
+            derived_vectors: match self.derived_vectors {
+                0 => 0,
+                _ if half_units => MOST_VECTORS,
+                few => few,
+            },
             reduced_bytes: u64::MAX,
             fusion: true,
             workgroups: true,

@@ -11,8 +11,8 @@ use nx_vulkan_engine::kernels::attention::{
     AttentionSpec, AttentionTile, GradientSpec, KeptSpec, MergeSpec, QuerySpec, QueryTile, Read, ScoreSpec,
 };
 use nx_vulkan_engine::kernels::dot::{
-    Access, BorderSpec, Bounds, DotSpec, EpilogueSpec, Feed, Load, MatrixTile, Planes, ResidueSpec, ResidueStage,
-    ResidueTile, SplitSpec, SplitStage, Store, Tiling, WindowAxis,
+    Access, BorderSpec, Bounds, DerivedSpec, DotSpec, EpilogueSpec, Feed, LinearSpec, Load, MatrixTile, Numbers,
+    Planes, ResidueSpec, ResidueStage, ResidueTile, Span, SplitSpec, SplitStage, Spread, Store, Tiling, WindowAxis,
 };
 use nx_vulkan_engine::kernels::map::{Form, Port, Spec};
 use nx_vulkan_engine::kernels::reduce::{Direction, Producer, ReduceEpilogue, ReduceSpec, Stage};
@@ -162,6 +162,7 @@ fn kernels_of_residues_are_valid() {
             b_load: load,
             prologues: [None, None],
             derived: None,
+            linear: None,
             store: Store { rank: 2, contiguous: by_four, by_four, by_eight: false },
             tiling: Tiling::Residues(ResidueTile { side: 128, moduli }),
             guarded: true,
@@ -174,6 +175,47 @@ fn kernels_of_residues_are_valid() {
         };
         check(&format!("{spec:?}"), &spec.generate(library, MODES).unwrap().words);
     }
+}
+
+/// Numbers as fields of words, as small ones and as floats, with a scale of f16 and an offset.
+fn scaled_numbers() -> [LinearSpec; 4] {
+    let port = |dtype| Port { element: Element::Typed(dtype), layout: Layout::Each };
+    let step = |op, args: &[Ref], out| Step { op, args: args.into(), out };
+    let to_f32 = |k| step(Elementwise::AsType, &[Ref::Input(k)], DType::F32);
+    let factor = |steps: &[Step]| DerivedSpec {
+        inputs: smallvec![port(DType::U32), port(DType::U8), port(DType::F16)],
+        steps: steps.into(),
+        result: Ref::Result(steps.len() as u16 - 1),
+        axis: 3,
+        ranks: [1, 2],
+        spans: smallvec![],
+        alike: smallvec![0, 1, 2],
+        lies: smallvec![smallvec![]; 3],
+    };
+    let twice = step(Elementwise::Binary(Binary::Add), &[Ref::Result(0), Ref::Result(0)], DType::F32);
+    let (scale, offset) = (factor(&[to_f32(2)]), factor(&[to_f32(2), twice]));
+    let four = Ref::Constant(DType::U32, 4);
+    let words = [
+        step(Elementwise::Binary(Binary::Multiply), &[Ref::Coordinate(2), four], DType::U32),
+        step(Elementwise::Binary(Binary::RightShift), &[Ref::Input(0), Ref::Result(0)], DType::U32),
+        step(Elementwise::Binary(Binary::BitwiseAnd), &[Ref::Result(1), Ref::Constant(DType::U32, 15)], DType::U32),
+    ];
+    let bytes =
+        [step(Elementwise::Binary(Binary::RightShift), &[Ref::Input(1), Ref::Constant(DType::U8, 4)], DType::U8)];
+    let lies = |word, byte| smallvec![smallvec![word], smallvec![byte], smallvec![Spread::Same]];
+    let spans = smallvec![Span { count: 8, is_whole: true }];
+    let numbers = |steps: &[Step], lies| DerivedSpec { spans: spans.clone(), lies, ..factor(steps) };
+    let of_words = numbers(&words, lies(Spread::Same, Spread::Apart));
+    let of_bytes = numbers(&bytes, lies(Spread::Apart, Spread::Near(8)));
+    let fields = Numbers::Fields { operand: 0, mask: 15, shifts: [0, 4, 8, 12] };
+    let of_bytes_as = |kind| (of_bytes.clone(), kind);
+    let [bytes, small, floats] = [Numbers::Bytes, Numbers::Small, Numbers::Floats].map(of_bytes_as);
+    [(of_words, fields), bytes, small, floats].map(|(numbers, kind)| LinearSpec {
+        numbers,
+        kind,
+        scale: Some(scale.clone()),
+        offset: Some(offset.clone()),
+    })
 }
 
 #[test]
@@ -208,6 +250,7 @@ fn kernels_for_matrix_units_are_valid() {
                 b_load: load,
                 prologues: [None, None],
                 derived: None,
+                linear: None,
                 store: Store { rank: 2, contiguous: epilogue.is_none(), by_four, by_eight: false },
                 tiling: Tiling::Matrix(tile),
                 guarded: tile.planes.own_type().is_none() && tile.planes != Planes::OneF16,
@@ -228,6 +271,37 @@ fn kernels_for_matrix_units_are_valid() {
                 let [a_ranks, b_ranks] = if second { [[0; 3], [1, 3, 3]] } else { [[1, 3, 3], [0; 3]] };
                 let border = Some(BorderSpec { second, axes });
                 let spec = DotSpec { a_ranks, b_ranks, border, ..spec.clone() };
+                check(&format!("{spec:?}"), &as_f16(&spec.generate(library, MODES).unwrap().words));
+            }
+        }
+    }
+    for (planes, first) in [(Planes::OwnF16, false), (Planes::OwnBf16, true)] {
+        for tile in MatrixTile::of_linear(planes, 3, first) {
+            for linear in scaled_numbers() {
+                let of = |operand: bool| if operand { [0, 1, 1] } else { [0; 3] };
+                let spec = DotSpec {
+                    a: DType::F16,
+                    b: DType::F16,
+                    product: DType::F16,
+                    out: DType::F16,
+                    sum: CType::F32,
+                    a_ranks: of(first),
+                    b_ranks: of(!first),
+                    a_load: load,
+                    b_load: load,
+                    prologues: [None, None],
+                    derived: linear.offset.clone().map(Box::new),
+                    linear: Some(Box::new(linear)),
+                    store: Store { rank: 0, contiguous: true, by_four: false, by_eight: false },
+                    tiling: Tiling::Matrix(tile),
+                    guarded: false,
+                    low_b_first: false,
+                    ends_early: false,
+                    border: None,
+                    by_eights: false,
+                    wide: false,
+                    epilogue: None,
+                };
                 check(&format!("{spec:?}"), &as_f16(&spec.generate(library, MODES).unwrap().words));
             }
         }

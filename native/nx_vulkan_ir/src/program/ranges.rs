@@ -43,11 +43,11 @@ pub(crate) fn range_of_type(dtype: DType) -> Option<Range> {
 
 /// Whether the range of an op's result may follow from those of its operands.
 pub(crate) fn is_known(op: Elementwise) -> bool {
-    use Binary::{Add, BitwiseAnd, BitwiseOr, Max, Min, Multiply, RightShift, Subtract};
+    use Binary::{Add, BitwiseAnd, BitwiseOr, LeftShift, Max, Min, Multiply, RightShift, Subtract};
     match op {
         Elementwise::AsType | Elementwise::Bitcast | Elementwise::Unary(Unary::Negate | Unary::Log) => true,
         Elementwise::Binary(op) => {
-            matches!(op, Add | Subtract | Multiply | Max | Min | RightShift | BitwiseAnd | BitwiseOr)
+            matches!(op, Add | Subtract | Multiply | Max | Min | LeftShift | RightShift | BitwiseAnd | BitwiseOr)
         }
         // Of no other op is anything known.
         _ => false,
@@ -57,14 +57,19 @@ pub(crate) fn is_known(op: Elementwise) -> bool {
 /// The range of an op's result, by those of its operands and their types.
 pub(crate) fn range_of_step(op: Elementwise, args: &[(Range, DType)], dtype: DType) -> Option<Range> {
     let &[(a, from), ref others @ ..] = args else { return None };
-    // Operands of other types are cast before.
-    let b = others.first().filter(|(_, other)| *other == dtype && from == dtype).map(|&(b, _)| b);
+    // Operands of other types are cast before, which integers within the range of the type stand.
+    let is_same = |range: Range, of: DType| {
+        let is_within = |x: Value| matches!(x, Value::Int(i) if value::wrap(dtype, i) == i);
+        of == dtype || (dtype.is_integer() && of.is_integer() && is_within(range.least) && is_within(range.most))
+    };
+    let b = others.first().filter(|&&(b, of)| is_same(b, of) && is_same(a, from)).map(|&(b, _)| b);
     match op {
         Elementwise::AsType if from.is_integer() == dtype.is_integer() || from.is_integer() => {
             range_of(&[a.least, a.most].map(|x| if dtype.is_integer() { x } else { x.cast(dtype) }), dtype)
         }
         Elementwise::Bitcast if from.is_unsigned() && dtype.is_float() => bits_as_floats(a, dtype),
         Elementwise::Binary(Binary::RightShift) if dtype.is_unsigned() => shifted(a, b?, dtype),
+        Elementwise::Binary(Binary::LeftShift) if dtype.is_unsigned() => shifted_left(a, b?, dtype),
         Elementwise::Binary(Binary::BitwiseAnd) if dtype.is_unsigned() => {
             let ((_, most), (_, other_most)) = (whole(a)?, whole(b?)?);
             range_of(&[Value::Int(0), Value::Int(most.min(other_most))], dtype)
@@ -92,28 +97,48 @@ pub(crate) fn range_of_step(op: Elementwise, args: &[(Range, DType)], dtype: DTy
 
 /// Of each step, whether it is of f32 and its first operand is a positive normal number for certain.
 pub fn are_of_normal(steps: &[Step]) -> Vec<bool> {
+    // An end above 0 is normal.
+    let is_normal = |range: &Range| range.least.real() > 0.0;
+    let ranges = of_steps(steps, &[]);
+    let first = |step: &Step| of(*step.args.first()?, steps, &[], &ranges);
+    steps.iter().map(|step| matches!(first(step), Some((range, DType::F32)) if is_normal(&range))).collect()
+}
+
+/// The least and the largest that each of these may be, of steps on inputs of types; `None` of what is no integer, and
+/// where nothing is known.
+pub fn integers(values: &[Ref], steps: &[Step], inputs: &[DType]) -> Vec<Option<(i128, i128)>> {
+    let ranges = of_steps(steps, inputs);
+    values.iter().map(|&value| whole(of(value, steps, inputs, &ranges)?.0)).collect()
+}
+
+/// The range of each step's result, as far as it follows from its operands.
+fn of_steps(steps: &[Step], inputs: &[DType]) -> Vec<Option<Range>> {
     let mut ranges: Vec<Option<Range>> = Vec::new();
-    let mut are_normal = Vec::new();
     for step in steps {
-        let find = |r: &Ref| match *r {
-            Ref::Result(k) => {
-                let made = usize::from(k);
-                let dtype = steps.get(made)?.out;
-                Some((ranges.get(made).copied().flatten().or_else(|| range_of_type(dtype))?, dtype))
-            }
-            Ref::Coordinate(_) | Ref::Linear => Some((range_of_type(DType::U32)?, DType::U32)),
-            Ref::Constant(dtype, bits) if dtype == dtype.ctype().dtype() => {
-                Some((range_of(&[Value::from_bits(dtype, bits.into())], dtype)?, dtype))
-            }
-            Ref::Constant(..) | Ref::Input(_) => None,
-        };
-        let args: Option<Vec<(Range, DType)>> = step.args.iter().map(find).collect();
-        let first = args.as_ref().and_then(|args| args.first().copied());
-        // An end above 0 is normal.
-        are_normal.push(first.is_some_and(|(range, dtype)| dtype == DType::F32 && range.least.real() > 0.0));
+        let args: Option<Vec<(Range, DType)>> = step.args.iter().map(|&arg| of(arg, steps, inputs, &ranges)).collect();
         ranges.push(args.and_then(|args| range_of_step(step.op, &args, step.out)));
     }
-    are_normal
+    ranges
+}
+
+/// The range of a value, at least that of its type, where the ranges of the first steps are these.
+fn of(value: Ref, steps: &[Step], inputs: &[DType], ranges: &[Option<Range>]) -> Option<(Range, DType)> {
+    match value {
+        Ref::Result(k) => {
+            let made = usize::from(k);
+            let dtype = steps.get(made)?.out;
+            Some((ranges.get(made).copied().flatten().or_else(|| range_of_type(dtype))?, dtype))
+        }
+        Ref::Coordinate(_) | Ref::Linear => Some((range_of_type(DType::U32)?, DType::U32)),
+        Ref::Constant(dtype, bits) if dtype.is_integer() || dtype == dtype.ctype().dtype() => {
+            Some((range_of(&[Value::from_bits(dtype.ctype().dtype(), bits.into())], dtype)?, dtype))
+        }
+        Ref::Input(k) => {
+            let dtype = *inputs.get(usize::from(k))?;
+            Some((range_of_type(dtype)?, dtype))
+        }
+        Ref::Constant(..) => None,
+    }
 }
 
 /// The ends of a range of integers.
@@ -136,6 +161,13 @@ fn shifted(a: Range, by: Range, dtype: DType) -> Option<Range> {
     let ((least, most), (few, many)) = (whole(a)?, whole(by)?);
     let is_within = (0..i128::from(dtype.bits())).contains(&many);
     if is_within { range_of(&[Value::Int(least >> many), Value::Int(most >> few)], dtype) } else { None }
+}
+
+/// As above, of integers that lose no bit.
+fn shifted_left(a: Range, by: Range, dtype: DType) -> Option<Range> {
+    let ((least, most), (few, many)) = (whole(a)?, whole(by)?);
+    let is_within = (0..i128::from(dtype.bits())).contains(&many) && most << many < 1 << dtype.bits();
+    if is_within { range_of(&[Value::Int(least << few), Value::Int(most << many)], dtype) } else { None }
 }
 
 /// The range of an op whose results grow, or shrink, with each of its operands.

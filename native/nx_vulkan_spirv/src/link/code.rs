@@ -41,8 +41,8 @@ pub struct Code<'a, 'l> {
     pub variables: Vec<Instruction>,
     /// Parameter words that were loaded, by number.
     pub params: HashMap<u32, Word>,
-    /// Addresses that were made of parameters, by operand and type.
-    pub bases: HashMap<(u32, Word), Word>,
+    /// Addresses that were made of parameters, by operand and type, and whether nobody writes there.
+    pub bases: HashMap<(u32, Word, bool), Word>,
     /// The bits of narrow values that were rounded or wrapped to their types.
     pub narrowed: HashMap<(Word, DType), Word>,
     /// Whether quotients of a narrow type by a number, by its bits, are products with its reciprocal.

@@ -1,5 +1,6 @@
 //! Which tiling and how many splits a product takes: the least time by a model of workgroups on processors.
 
+use super::generate_matrix::ROWS_OF_LINEAR;
 use super::launch::{Choice, MAX_PARTIAL_BYTES, MAX_SPLIT_DEPTH, Outline};
 use super::matrix::{MAX_PLACED_DEPTH, Narrowing};
 use super::residues::{Residues, Sizes};
@@ -173,6 +174,27 @@ fn few_candidates(model: &DeviceModel, p: &Outline, sum: CType, form: Narrowing)
     found
 }
 
+/// The tile on matrix units for few vectors by a matrix of scaled numbers, which is the operand at `place`; `None` where
+/// the device or the types have none.
+pub fn linear_choice(model: &DeviceModel, p: &Outline, place: usize) -> Option<Choice> {
+    let planes = [Planes::OwnF16, Planes::OwnBf16].into_iter().find(|planes| planes.own_type() == Some(p.product))?;
+    let first = place == 1;
+    let (rows, vectors) = if first { (p.columns, p.rows) } else { (p.rows, p.columns) };
+    let caps = &model.caps;
+    if !has_vectors(model, rows) || !caps.subgroup_ops.shuffle {
+        return None;
+    }
+    let fits =
+        |t: &MatrixTile| t.shared_bytes() <= caps.max_shared_memory_bytes && t.invocations() <= caps.max_invocations;
+    let tiles: Vec<MatrixTile> = MatrixTile::of_linear(planes, vectors, first).filter(fits).collect();
+    // More teams where there are too few workgroups to fill the processors.
+    let groups = rows.div_ceil(ROWS_OF_LINEAR.into());
+    let fills = |t: &&MatrixTile| groups * u64::from(t.invocations()) >= model.processors * model.products.invocations;
+    let tile = *tiles.iter().find(fills).or(tiles.last())?;
+    let splits = splits_of(p, CType::F32, MAX_SPLIT_DEPTH * u64::from(tile.invocations() / 32));
+    Some(Choice { tiling: Tiling::Matrix(tile), splits })
+}
+
 /// Tiles on matrix units that read f32 operands in place, of which memory holds so many elements, with their splits and
 /// cycles as [`matrix_candidates`] has them.
 fn in_place_candidates(model: &DeviceModel, p: &Outline, sum: CType, elements: u64) -> Vec<(MatrixTile, u64, f64)> {
@@ -235,7 +257,7 @@ fn candidates_of(
                 let share = if batches > 1 { 2.0 } else { 1.0 };
                 2.0 * products.dispatch + share * (elements + written) / products.bytes
             }
-            Feed::Planes | Feed::Few => before,
+            Feed::Planes | Feed::Few | Feed::Linear { .. } => before,
         };
         let [m, n] = [tile.rows, tile.columns].map(u64::from);
         // Tiles have no mirror images, but a transposed product of exchanged operands is to have the same splits.

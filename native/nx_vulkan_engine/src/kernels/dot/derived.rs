@@ -26,6 +26,8 @@ pub struct DerivedSpec {
     pub ranks: [u8; 2],
     /// How neighbours that are computed at once lie along the last axes, the last one first.
     pub spans: SmallVec<[Span; 2]>,
+    /// For each operand the first one that has its strides, so that places are found once.
+    pub alike: SmallVec<[u8; 4]>,
     /// How each operand lies along those.
     pub lies: SmallVec<[SmallVec<[Spread; 2]>; 3]>,
 }
@@ -75,8 +77,43 @@ impl DerivedSpec {
         code: &mut Code<'_, '_>,
         params: &mut ParamLayout,
         first: u8,
-        [row, depth]: [Word; 2],
+        at: [Word; 2],
     ) -> Result<SmallVec<[Word; 16]>> {
+        let lanes = self.lanes(code, params, first, at)?;
+        // Sums that begin with 0 know no sign of a zero that is added.
+        code.linker.any_zero = self.steps.iter().all(forgets_signs);
+        let compute = |lane: &Lane| {
+            let value = self.computed(code, lane)?;
+            scalar::cast(code, value, DType::F32)
+        };
+        let computed = lanes.iter().map(compute).collect();
+        code.linker.any_zero = false;
+        computed
+    }
+
+    /// What steps give of a neighbour.
+    pub(super) fn computed(&self, code: &mut Code<'_, '_>, lane: &Lane) -> Result<Value> {
+        self.value_of(code, lane, self.result)
+    }
+
+    /// What a value is of a neighbour.
+    pub(super) fn value_of(&self, code: &mut Code<'_, '_>, lane: &Lane, value: Ref) -> Result<Value> {
+        let Lane { linear, coordinates, values } = lane;
+        let results = match value {
+            Ref::Result(_) => run_steps(code, &self.steps, values, *linear, coordinates)?,
+            _ => SmallVec::new(),
+        };
+        find(code, value, values, &results, *linear, coordinates)
+    }
+
+    /// Neighbours of which those operands are loaded that count.
+    pub(super) fn lanes(
+        &self,
+        code: &mut Code<'_, '_>,
+        params: &mut ParamLayout,
+        first: u8,
+        [row, depth]: [Word; 2],
+    ) -> Result<SmallVec<[Lane; 16]>> {
         let [rows, contracted] = self.ranks;
         let mut coordinates = access::coordinates(code, params, row, self.axis, rows)?;
         coordinates.extend(access::coordinates(code, params, depth, self.axis + rows, contracted)?);
@@ -85,15 +122,14 @@ impl DerivedSpec {
                 *coordinate = code.linker.const_u32(0);
             }
         }
-        let linear =
-            match self.steps.iter().flat_map(|step| &step.args).chain([&self.result]).any(|r| *r == Ref::Linear) {
-                true => {
-                    let length = code.param(params.word(CONTRACTED))?;
-                    let begin = code.u32_op(SpirvOp::IMul, row, length);
-                    code.u32_op(SpirvOp::IAdd, begin, depth)
-                }
-                false => depth,
-            };
+        let linear = match self.reads(Ref::Linear) {
+            true => {
+                let length = code.param(params.word(CONTRACTED))?;
+                let begin = code.u32_op(SpirvOp::IMul, row, length);
+                code.u32_op(SpirvOp::IAdd, begin, depth)
+            }
+            false => depth,
+        };
         let mut lanes: SmallVec<[Lane; 16]> = SmallVec::new();
         for j in 0..self.together() {
             let places = self.places_of(j);
@@ -104,22 +140,61 @@ impl DerivedSpec {
             }
             lanes.push(lane);
         }
-        for ((operand, port), lies) in (first..).zip(&self.inputs).zip(&self.lies) {
+        for ((k, port), lies) in (0..).zip(&self.inputs).zip(&self.lies) {
             let dtype = dtype_of(port.element);
-            let ids = self.load(code, params, operand, (*port, lies), &lanes)?;
+            let ids = match self.reads(Ref::Input(k)) {
+                true => {
+                    let places = first + self.alike.get(usize::from(k)).copied().unwrap_or(k);
+                    code.linker.unwritten = true;
+                    let loaded = self.load(code, params, [first + k, places], (*port, lies), &lanes);
+                    code.linker.unwritten = false;
+                    loaded?
+                }
+                false => SmallVec::from_elem(code.linker.const_u32(0), lanes.len()),
+            };
             lanes.iter_mut().zip(ids).for_each(|(lane, id)| lane.values.push(Value { id, dtype }));
         }
-        // Sums that begin with 0 know no sign of a zero that is added.
-        code.linker.any_zero = self.steps.iter().all(forgets_signs);
-        let compute = |lane: &Lane| {
-            let Lane { linear, coordinates, values } = lane;
-            let results = run_steps(code, &self.steps, values, *linear, coordinates)?;
-            let value = find(code, self.result, values, &results, *linear, coordinates)?;
-            scalar::cast(code, value, DType::F32)
-        };
-        let computed = lanes.iter().map(compute).collect();
-        code.linker.any_zero = false;
-        computed
+        Ok(lanes)
+    }
+
+    /// The bytes of an operand for eight neighbours as two words, where groups of four lie near each other, or one byte
+    /// for all.
+    pub(super) fn words(
+        &self,
+        code: &mut Code<'_, '_>,
+        params: &mut ParamLayout,
+        first: u8,
+        k: u8,
+        lanes: &[Lane],
+    ) -> Result<SmallVec<[Word; 2]>> {
+        let operand = first + k;
+        let (address, lies) = (params.address(operand), self.lies.get(usize::from(k)));
+        let places = first + self.alike.get(usize::from(k)).copied().unwrap_or(k);
+        let is_eight = lies.is_some_and(|lies| lies.contains(&Spread::Near(8)));
+        let mut words = SmallVec::new();
+        for lane in lanes.iter().step_by(if is_eight { 8 } else { 4 }) {
+            let mut coordinates = lane.coordinates.clone();
+            for (coordinate, along) in coordinates.iter_mut().rev().zip(lies.into_iter().flatten()) {
+                if *along == Spread::Same {
+                    *coordinate = code.linker.const_u32(0);
+                }
+            }
+            let at = access::position(code, params, places, self.axis, &coordinates)?;
+            let (group, width) = if is_eight { (groups(code, at, 8), 2) } else { (groups(code, at, 4), 1) };
+            code.linker.unwritten = true;
+            let loaded = match width {
+                1 => access::load(code, address, Element::Raw(4), group).map(|word| SmallVec::from_slice(&[word])),
+                _ => access::load_vector(code, address, Element::Raw(4), width, group),
+            };
+            code.linker.unwritten = false;
+            words.extend(loaded?);
+        }
+        Ok(words)
+    }
+
+    /// Whether a step, or the result, is this.
+    pub(super) fn reads(&self, what: Ref) -> bool {
+        self.steps.iter().flat_map(|step| &step.args).chain([&self.result]).any(|r| *r == what)
     }
 
     /// Neighbours that are computed at once.
@@ -128,7 +203,7 @@ impl DerivedSpec {
     }
 
     /// Where one of the neighbours is along the axes of the spans, behind the first of them.
-    fn places_of(&self, mut neighbour: u32) -> SmallVec<[u32; 2]> {
+    pub(super) fn places_of(&self, mut neighbour: u32) -> SmallVec<[u32; 2]> {
         let mut place = |span: &Span| {
             let count = u32::from(span.count);
             let place = neighbour % count;
@@ -138,12 +213,13 @@ impl DerivedSpec {
         self.spans.iter().map(&mut place).collect()
     }
 
-    /// The elements of an operand for each of the neighbours: each is loaded once, with those that are near it.
+    /// The elements of an operand for each of the neighbours: each is loaded once, with those that are near it. It lies
+    /// as the second operand.
     fn load(
         &self,
         code: &mut Code<'_, '_>,
         params: &mut ParamLayout,
-        operand: u8,
+        [operand, places]: [u8; 2],
         (Port { element, layout }, lies): (Port, &[Spread]),
         lanes: &[Lane],
     ) -> Result<SmallVec<[Word; 16]>> {
@@ -177,7 +253,7 @@ impl DerivedSpec {
                             *coordinate = code.linker.const_u32(0);
                         }
                     }
-                    let at = access::position(code, params, operand, self.axis, &coordinates)?;
+                    let at = access::position(code, params, places, self.axis, &coordinates)?;
                     let elements = match width {
                         1 => SmallVec::from_slice(&[access::load(code, address, element, at)?]),
                         _ => near(code, address, element, (at, width))?,
@@ -235,8 +311,8 @@ struct Loaded {
 }
 
 /// One of the neighbours: where it is, and the elements of operands there.
-struct Lane {
+pub(super) struct Lane {
     linear: Word,
     coordinates: SmallVec<[Word; 6]>,
-    values: SmallVec<[Value; 4]>,
+    pub(super) values: SmallVec<[Value; 4]>,
 }

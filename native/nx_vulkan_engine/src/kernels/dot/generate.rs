@@ -16,9 +16,10 @@ use smallvec::SmallVec;
 
 use super::border::BorderSpec;
 use super::derived::DerivedSpec;
-use super::generate_matrix::MatrixTile;
+use super::generate_matrix::{Feed, MatrixTile};
 use super::generate_residues::{ResidueTile, SIDE};
 use super::generate_vectors::VectorTile;
+use super::linear::LinearSpec;
 use super::loads::{any_nan, following, grouped_position, groups, load_factor, load_four, neighbours, vector_of};
 
 /// How results lie.
@@ -243,6 +244,8 @@ pub struct DotSpec {
     pub prologues: [Option<Prologue>; 2],
     /// How the elements of the matrix are computed that vectors multiply, where it lies nowhere.
     pub derived: Option<Box<DerivedSpec>>,
+    /// Of `Feed::Linear`: what its elements are made of.
+    pub linear: Option<Box<LinearSpec>>,
     pub store: Store,
     pub tiling: Tiling,
     /// On matrix units: whether nothing is done where they can't take the operands. Else: whether that is the only case
@@ -317,6 +320,9 @@ impl DotSpec {
                 self.generate_lanes(library, &name, modes, table)
             }
             Tiling::Vectors(tile) => self.generate_vectors(library, tile, modes, table),
+            Tiling::Matrix(tile) if matches!(tile.feed, Feed::Linear { .. }) => {
+                self.generate_linear(library, tile, modes, table)
+            }
             Tiling::Matrix(tile) => self.generate_matrix(library, tile, modes, table),
             Tiling::Residues(tile) => self.generate_restored(library, tile, modes, table),
         })
@@ -341,8 +347,12 @@ impl DotSpec {
 
     /// The factor that is computed, if one is.
     pub(super) fn derived_place(&self) -> Option<usize> {
-        let Tiling::Vectors(tile) = self.tiling else { return None };
-        self.derived.as_ref().map(|_| usize::from(tile.first))
+        let vectors_first = match self.tiling {
+            Tiling::Vectors(tile) => tile.first,
+            Tiling::Matrix(tile) => tile.is_vectors_first(),
+            Tiling::Square | Tiling::Narrow | Tiling::Tiled(_) | Tiling::Lanes(_) | Tiling::Residues(_) => return None,
+        };
+        self.derived.as_ref().map(|_| usize::from(vectors_first))
     }
 
     /// Operands before those of the epilogue: both factors, another matrix beside one, what a matrix is computed from,

@@ -98,6 +98,9 @@ pub enum Feed {
     Fragments,
     /// Few vectors on the side that has fewer than 64: subgroups share out the contracted elements.
     Few,
+    /// A matrix that lies nowhere, of scaled numbers, by few vectors, which are the `first` operand or the second: so
+    /// many subgroups share out the contracted elements.
+    Linear { teams: u32, first: bool },
 }
 
 /// A tile of results that one workgroup computes on matrix units.
@@ -112,6 +115,10 @@ pub struct MatrixTile {
 /// Rows of a matrix that a tile of few vectors takes, and subgroups among which it shares out what is contracted.
 const ROWS_BY_FEW: u32 = 64;
 const TEAMS_BY_FEW: u32 = 8;
+
+/// Rows of a matrix of scaled numbers that a tile takes, and contracted elements that a subgroup takes at once.
+pub(super) const ROWS_OF_LINEAR: u32 = 16;
+pub(super) const STEP_OF_LINEAR: u64 = 128;
 
 impl MatrixTile {
     /// Those with a template for products of matrices, the largest first.
@@ -139,9 +146,23 @@ impl MatrixTile {
         Some(MatrixTile { rows, columns, planes, feed: Feed::Few })
     }
 
+    /// Those with a template for a matrix of scaled numbers by few `vectors`, the one with fewer teams first.
+    pub fn of_linear(planes: Planes, vectors: u64, first: bool) -> impl Iterator<Item = MatrixTile> {
+        let of_few = MatrixTile::of_few(planes, vectors, first);
+        [8, 16].into_iter().filter_map(move |teams| {
+            let side = of_few?.vectors();
+            let (rows, columns) = if first { (side, ROWS_OF_LINEAR) } else { (ROWS_OF_LINEAR, side) };
+            Some(MatrixTile { rows, columns, planes, feed: Feed::Linear { teams, first } })
+        })
+    }
+
     /// Whether it multiplies a matrix, the second operand, by few vectors.
     pub fn is_vectors_first(&self) -> bool {
-        self.feed == Feed::Few && self.rows < self.columns
+        match self.feed {
+            Feed::Few => self.rows < self.columns,
+            Feed::Linear { first, .. } => first,
+            Feed::Planes | Feed::Fragments => false,
+        }
     }
 
     /// Vectors that a tile of few of them has room for.
@@ -162,6 +183,7 @@ impl MatrixTile {
     pub fn invocations(&self) -> u32 {
         match self.feed {
             Feed::Few => 32 * TEAMS_BY_FEW,
+            Feed::Linear { teams, .. } => 32 * teams,
             Feed::Planes if self.rows == 128 => 256,
             Feed::Planes | Feed::Fragments => 128,
         }
@@ -171,7 +193,7 @@ impl MatrixTile {
     pub fn fetches_ahead(&self) -> bool {
         match self.feed {
             Feed::Fragments => true,
-            Feed::Few => false,
+            Feed::Few | Feed::Linear { .. } => false,
             Feed::Planes => !(self.planes.is_own() && (self.is_large() || self.planes.count() > 1)),
         }
     }
@@ -181,15 +203,17 @@ impl MatrixTile {
     pub fn shared_bytes(&self) -> u32 {
         match self.feed {
             Feed::Few => TEAMS_BY_FEW * 32 * 20 * 4,
+            Feed::Linear { teams, .. } => teams * 16 * 16 * 4,
             Feed::Fragments => self.invocations() / 32 * 16 * 9 * 16,
             Feed::Planes => (self.rows + self.columns) * 9 * 16,
         }
     }
 
-    fn template(&self, bordered: bool) -> String {
+    pub(super) fn template(&self, bordered: bool) -> String {
         let MatrixTile { rows, columns, planes, feed } = self;
         match (feed, planes.is_own(), planes.count()) {
             (Feed::Few, ..) => "dot_few".to_string(),
+            (Feed::Linear { teams, .. }, ..) => format!("dot_linear_{teams}"),
             (Feed::Fragments, ..) => format!("dot_fragments_{rows}x{columns}"),
             (Feed::Planes, true, 1) if bordered => format!("dot_own_{rows}x{columns}_bordered"),
             (Feed::Planes, true, 1) => format!("dot_own_{rows}x{columns}"),
@@ -209,7 +233,7 @@ impl DotSpec {
     ) -> Result<Generated> {
         let name = &tile.template(self.border.is_some());
         let numbers = match (tile.feed, tile.planes.is_own(), tile.planes.count()) {
-            (Feed::Few, ..) => 6,
+            (Feed::Few | Feed::Linear { .. }, ..) => 6,
             (Feed::Fragments, ..) | (Feed::Planes, false, _) => 10,
             (Feed::Planes, true, 1) => 20 + self.border.as_ref().map_or(0, BorderSpec::numbers),
             (Feed::Planes, true, _) => 22,
@@ -221,8 +245,8 @@ impl DotSpec {
         }
         let names = match (tile.feed, tile.is_vectors_first()) {
             (Feed::Planes | Feed::Fragments, _) => ["a", "b"],
-            (Feed::Few, false) => ["matrix", "vectors"],
-            (Feed::Few, true) => ["vectors", "matrix"],
+            (Feed::Few | Feed::Linear { .. }, false) => ["matrix", "vectors"],
+            (Feed::Few | Feed::Linear { .. }, true) => ["vectors", "matrix"],
         };
         for (name, operand) in names.into_iter().zip(0..) {
             linker.define(&format!("slot_{name}_block"), |code, args| {

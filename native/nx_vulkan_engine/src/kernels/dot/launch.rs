@@ -8,8 +8,10 @@ use nx_vulkan_spirv::params::ParamLayout;
 use smallvec::SmallVec;
 
 use super::choice::{has_vectors, lane_tiles, launch_of, shares_results};
+use super::generate_matrix::STEP_OF_LINEAR;
 use super::{
-    Access, Border, Derived, DotSpec, EpilogueSpec, Image, Load, Store, Tiling, VectorTile, launch_derived, matrix,
+    Access, Border, Derived, DotSpec, EpilogueSpec, Feed, Image, Load, Store, Tiling, VectorTile, launch_derived,
+    matrix,
 };
 use crate::kernels::launch::record;
 use crate::kernels::map::{Operand, Shapes, map};
@@ -207,7 +209,7 @@ impl Outline {
 
 impl Product<'_> {
     /// The type of the product before its epilogue.
-    fn dtype(&self) -> DType {
+    pub(super) fn dtype(&self) -> DType {
         self.epilogue.as_ref().map_or(self.out.view.dtype, |e| e.dtype)
     }
 
@@ -461,6 +463,7 @@ fn spec(p: &Product<'_>) -> DotSpec {
         b_load: p.b.load(false),
         prologues: p.prologues.clone(),
         derived: None,
+        linear: None,
         store: Store { rank: 0, contiguous: true, by_four: false, by_eight: false },
         tiling: Tiling::Square,
         guarded: false,
@@ -592,6 +595,7 @@ pub(super) fn product_with(
         // Lanes that take pairs of neighbours store pairs.
         Tiling::Lanes(_) => spec.a_load.by_four,
         Tiling::Vectors(_) | Tiling::Narrow => false,
+        Tiling::Matrix(tile) if matches!(tile.feed, Feed::Linear { .. }) => false,
         Tiling::Square | Tiling::Tiled(_) | Tiling::Matrix(_) | Tiling::Residues(_) => true,
     };
     // Results go to the end, or on the way there to a part of their own for each split, which keeps the type of sums.
@@ -611,9 +615,9 @@ pub(super) fn product_with(
     };
     let results = Results { out: on_the_way.as_ref().unwrap_or(p.out), space, inputs, splits };
     match (tiling, instead) {
+        (_, Instead::Derived(derived)) => launch_derived::launch(engine, p, spec, derived, &results, compile)?,
         (Tiling::Matrix(tile), _) => matrix::launch_product(engine, p, spec, tile, instead, &results, compile)?,
         (Tiling::Residues(tile), _) => matrix::launch_residues(engine, p, spec, tile, &results, compile)?,
-        (_, Instead::Derived(derived)) => launch_derived::launch(engine, p, spec, derived, &results, compile)?,
         _ => launch_plain(engine, p, spec, &results, (&[], Waits::All), compile)?,
     }
     match &on_the_way {
@@ -706,6 +710,7 @@ pub(super) fn launch_with(
     let block = match spec.tiling {
         Tiling::Tiled(tile) => tile.block(),
         Tiling::Vectors(tile) => tile.block(),
+        Tiling::Matrix(_) if spec.linear.is_some() => STEP_OF_LINEAR,
         Tiling::Square | Tiling::Narrow | Tiling::Lanes(_) | Tiling::Matrix(_) | Tiling::Residues(_) => 16,
     };
     let tiles = spec.tiles(batches, rows, columns);

@@ -7,9 +7,13 @@ use smallvec::SmallVec;
 
 use nx_vulkan_device::kernel::Waits;
 
+use super::choice::linear_choice;
 use super::derived::{Span, Spread};
+use super::generate_matrix::STEP_OF_LINEAR;
 use super::launch::{Choice, Instead, Product, Results, launch_with, product_with, way};
-use super::{DerivedSpec, DotSpec, Tiling};
+use super::linear::SHARED_BY;
+use super::matrix::own_by_axes;
+use super::{DerivedSpec, DotSpec, Feed, LinearSpec, Load, MatrixTile, Tiling};
 use crate::kernels::map::Port;
 use crate::kernels::{Compile, Place};
 use crate::program::Elementwise;
@@ -86,7 +90,9 @@ impl Derived {
         let inputs = loads.iter().zip(&space.strides).map(|(load, strides)| port(load, strides)).collect();
         let ranks = parts.map(|sizes| sizes.len() as u8);
         let (spans, lies) = (SmallVec::new(), SmallVec::new());
-        let spec = DerivedSpec { inputs, steps, result, axis: 0, ranks, spans, lies };
+        let first = |strides: &Strides| space.strides.iter().position(|other| other == strides).unwrap_or_default();
+        let alike = space.strides.iter().map(|strides| first(strides) as u8).collect();
+        let spec = DerivedSpec { inputs, steps, result, axis: 0, ranks, spans, alike, lies };
         Some(Derived { loads, space, spec })
     }
 
@@ -106,10 +112,29 @@ impl Derived {
         (DerivedSpec { axis: before as u8, spans, lies, ..self.spec.clone() }, strides)
     }
 
-    /// How up to so many neighbours lie along its last axes, at least as many as all take.
+    /// Its elements as numbers that a narrow type holds, with a scale and an offset each, if they are such, for a kernel
+    /// that has so many axes before its own.
+    pub fn linear(&self, before: usize, dtype: DType) -> Option<LinearSpec> {
+        let of = |count: u64| {
+            let spans = Span::of(self.contracted(), count)?;
+            let operands = self.loads.iter().zip(&self.space.strides);
+            let lies = operands.map(|(load, strides)| lies(load, strides, &spans)).collect();
+            Some(DerivedSpec { axis: before as u8, spans, lies, ..self.spec.clone() })
+        };
+        LinearSpec::of(&self.behind(before, 1).0, &of(8)?, &of(SHARED_BY)?, dtype)
+    }
+
+    /// The sizes of the axes that are contracted.
+    fn contracted(&self) -> &[u64] {
+        self.space.sizes.get(usize::from(self.spec.ranks[0])..).unwrap_or_default()
+    }
+
+    /// How up to so many neighbours lie along its last axes, at least as many as all take; alone, where that is one.
     fn spans(&self, together: u64) -> SmallVec<[Span; 2]> {
-        let [rows, _] = self.spec.ranks;
-        let contracted = self.space.sizes.get(usize::from(rows)..).unwrap_or_default();
+        if together == 1 {
+            return SmallVec::new();
+        }
+        let contracted = self.contracted();
         let halves = std::iter::successors(Some(together), |n| Some(n / 2)).take_while(|&n| n > DERIVED_TOGETHER);
         let found = halves.chain([DERIVED_TOGETHER]).find_map(|n| Span::of(contracted, n));
         found.unwrap_or_default()
@@ -152,6 +177,17 @@ pub fn product_of_derived(
     if is_reduced || sum != CType::F32 {
         return Ok(false);
     }
+    let vectors = if place == 0 { &p.b.free } else { &p.a.free };
+    if engine.takes_own_numbers(p.dtype(), compile)?.contains(&true)
+        && let Some(choice) = linear_choice(engine.model(), &p.outline(engine.precision(), [true; 2]), place)
+        && derived.linear(0, p.dtype()).is_some_and(|linear| linear.pays(vectors.elements()))
+        && derived_as(engine, p, (derived, place), choice, compile)?
+    {
+        return Ok(true);
+    }
+    if vectors.elements() > engine.model().programs.derived_vectors {
+        return Ok(false);
+    }
     derived_as(engine, p, (derived, place), choice, compile)
 }
 
@@ -166,10 +202,21 @@ pub fn derived_as(
     choice: Choice,
     compile: Compile,
 ) -> Result<bool> {
-    let Tiling::Vectors(tile) = choice.tiling else { return Ok(false) };
-    let matrix = if place == 0 { &p.a } else { &p.b };
-    let load = matrix.load(place == 0);
-    if tile.first != (place == 1) || !load.along_k || !load.by_four || !tile.fits(engine.caps()) {
+    let (matrix, vectors) = if place == 0 { (&p.a, &p.b) } else { (&p.b, &p.a) };
+    let fits = match choice.tiling {
+        Tiling::Vectors(tile) => {
+            let load = matrix.load(place == 0);
+            tile.first == (place == 1) && load.along_k && load.by_four && tile.fits(engine.caps())
+        }
+        Tiling::Matrix(MatrixTile { feed: Feed::Linear { first, .. }, planes, .. }) => {
+            let dtype = planes.own_type();
+            let is_own = dtype == Some(p.dtype()) && own_by_axes(planes, vectors);
+            let is_whole = p.a.depth.elements().is_multiple_of(SHARED_BY) && p.a.batch.elements() == 1;
+            first == (place == 1) && is_own && is_whole && dtype.is_some_and(|dtype| derived.linear(0, dtype).is_some())
+        }
+        _ => false,
+    };
+    if !fits {
         return Ok(false);
     }
     product_with(engine, p, CType::F32, choice, Instead::Derived(derived), compile)?;
@@ -187,7 +234,18 @@ pub(super) fn launch(
 ) -> Result<()> {
     let axes = p.a.axes(true).1.len() + p.b.axes(false).1.len() + results.space.sizes.len();
     let depth = p.a.depth.elements() / results.splits.max(1);
-    let (of_matrix, strides) = derived.behind(axes, spec.most_together(depth));
+    let together = match spec.tiling {
+        Tiling::Matrix(tile) => {
+            spec.linear = tile.planes.own_type().and_then(|dtype| derived.linear(axes, dtype)).map(Box::new);
+            spec.ends_early = !p.a.depth.elements().is_multiple_of(STEP_OF_LINEAR);
+            // Kernels for all layouts are one.
+            (spec.a, spec.b) = (DType::F16, DType::F16);
+            [spec.a_load, spec.b_load] = [Load { along_k: true, by_four: true }; 2];
+            1
+        }
+        _ => spec.most_together(depth),
+    };
+    let (of_matrix, strides) = derived.behind(axes, together);
     spec.derived = Some(Box::new(of_matrix));
     let places: SmallVec<[Place<'_>; 3]> = derived.places(&strides).collect();
     launch_with(engine, p, spec, results, (&places, derived.sizes(), Waits::All), compile)

@@ -7,6 +7,7 @@ mod derived;
 mod few;
 mod fragments;
 mod generate;
+mod generate_linear;
 mod generate_matrix;
 mod generate_residues;
 mod generate_vectors;
@@ -14,6 +15,7 @@ mod image;
 mod launch;
 mod launch_border;
 mod launch_derived;
+mod linear;
 mod loads;
 mod matrix;
 mod own;
@@ -30,6 +32,8 @@ use crate::program::ops::multiplied;
 use crate::{DType, Result};
 
 pub use border::{Border, BorderAxis, BorderSpec, MAX_PLACES, MAX_POSITIONS, WindowAxis};
+#[cfg(feature = "testing")]
+pub use choice::linear_choice;
 #[cfg(test)]
 pub(crate) use choice::{accurate_splits, launch_of, shares_results};
 pub use choice::{
@@ -48,6 +52,7 @@ pub use launch::{
 };
 pub use launch_border::product_with_border;
 pub use launch_derived::{Derived, derived_as, product_of_derived};
+pub use linear::{LinearSpec, Numbers};
 pub use matrix::{InPlace, Narrowing, Prepared, prepare};
 pub use residues::Residues;
 
@@ -79,6 +84,7 @@ impl KernelSpec for DotSpec {
             Tiling::Vectors(tile) => format!("vectors_{}", tile.count),
             Tiling::Matrix(tile) if self.border.is_some() => format!("matrix_{}x{}_bordered", tile.rows, tile.columns),
             Tiling::Matrix(tile) if tile.feed == Feed::Fragments => format!("fragments_{}x{}", tile.rows, tile.columns),
+            Tiling::Matrix(tile) if self.linear.is_some() => format!("linear_{}", tile.vectors()),
             Tiling::Matrix(tile) => format!("matrix_{}x{}", tile.rows, tile.columns),
             Tiling::Residues(tile) => format!("restored_{}", tile.moduli),
         };
@@ -129,6 +135,13 @@ impl KernelSpec for DotSpec {
         if let Tiling::Matrix(tile) = self.tiling {
             match tile.planes {
                 _ if tile.feed == Feed::Fragments => {}
+                _ if let Some(linear) = &self.linear => {
+                    let has_offset = linear.offset.is_some() || linear.kind.is_moved();
+                    let as_floats = linear.kind == Numbers::Floats;
+                    let of_fours = linear.kind == Numbers::Bytes;
+                    constants.extend([(16, self.ends_early.into()), (17, tile.vectors()), (20, has_offset.into())]);
+                    constants.extend([(21, as_floats.into()), (22, of_fours.into())]);
+                }
                 _ if tile.feed == Feed::Few => {
                     constants.extend([(16, u32::from(self.ends_early)), (17, tile.vectors())]);
                 }

@@ -27,6 +27,7 @@ fn product(dtype: DType, sum: CType, tiling: Tiling) -> DotSpec {
         b_load: Load { along_k: false, ..load },
         prologues: [None, None],
         derived: None,
+        linear: None,
         store: Store { rank: 0, contiguous: true, by_four: false, by_eight: false },
         tiling,
         guarded: false,
@@ -86,6 +87,7 @@ fn products() {
         axis: 4,
         ranks: [1, 1],
         spans: smallvec![Span { count: 16, is_whole: false }],
+        alike: smallvec![0, 1],
         lies: smallvec![smallvec![Spread::Near(16)], smallvec![Spread::Same]],
     };
     let by_four = Load { along_k: true, by_four: true };
