@@ -41,6 +41,7 @@ defmodule Nx.Vulkan do
 
   alias Nx.Vulkan.{
     Block,
+    Cache,
     Checkpoint,
     Compiler,
     Devices,
@@ -138,6 +139,11 @@ defmodule Nx.Vulkan do
   Nothing runs: arguments may be templates, and no memory is taken for them. lavapipe makes machine code of a kernel when
   it is launched first, so there a call has to follow, after which Mesa's own cache has that.
 
+  ## Errors
+
+  `ArgumentError` for options that the compiler does not have, and for another `:compiler`. Where the cache can't be
+  written, a warning in the log says why: the function is compiled all the same, and other VMs find nothing of it.
+
   ## Examples
 
       iex> double = Nx.Vulkan.compile(&Nx.multiply(&1, 2), [Nx.template({2}, :s32)])
@@ -146,10 +152,25 @@ defmodule Nx.Vulkan do
   """
   @spec compile(fun, [Nx.Container.t()], keyword) :: fun
   def compile(fun, templates, opts \\ []) do
-    compiled = Nx.Defn.compile(fun, templates, Keyword.put(opts, :compiler, __MODULE__))
+    Compiler.check_call(fun, templates)
+    compiled = Nx.Defn.compile(fun, templates, Keyword.put(ahead_options!(opts), :compiler, __MODULE__))
     NativeV.device_save_pipelines()
+    with why when why != nil <- Cache.unwritable(:pipelines), do: Logger.warning(unkept(why))
     compiled
   end
+
+  defp ahead_options!(opts) do
+    {compiler, opts} = opts |> Keyword.validate!([:compiler | Compiler.options()]) |> Keyword.pop(:compiler, __MODULE__)
+
+    if compiler not in [__MODULE__, Compiler] do
+      raise ArgumentError,
+            "expected :compiler to be Nx.Vulkan, got: #{inspect(compiler)}. Nx.Defn.compile/3 compiles with others"
+    end
+
+    opts
+  end
+
+  defp unkept(why), do: "Nx.Vulkan.compile/3 keeps nothing for other VMs: #{why}"
 
   @doc """
   Every Vulkan device of this machine, in the order of the driver; the ones that the engine can't use say why.
@@ -364,12 +385,13 @@ defmodule Nx.Vulkan do
 
   @doc """
   Bounds what the calling process may have of a device's memory: so many bytes, or `:infinity`. Returns what bounded it
-  before.
+  before: what `config :nx_vulkan, process_memory_limit:` says for all processes, or `:infinity`, where it had set none.
 
   What counts is what `memory/1` has of the process: tensors that it computed and that anybody still holds, and what its
   runs hold on their way. Where a call would take more, the garbage of the process is collected, and if that is not enough
   the call raises `Nx.Vulkan.Error` of the kind `:out_of_memory`, whose `:details` have `:size_bytes`, what was asked
-  for, `:held_bytes` and `:limit_bytes`. Other processes go on. What is there already stays, and goes on being read.
+  for, `:held_bytes`, `:limit_bytes` and the index of the `:device`. Other processes go on. What is there already stays,
+  and goes on being read.
 
   ## Options
 
@@ -423,17 +445,16 @@ defmodule Nx.Vulkan do
   ## Errors
 
   `Nx.Vulkan.Error` of the kind `:io` where the file can't be read, and `:bad_file` where it ends before the tensor
-  does. An `ArgumentError` where the type, the shape or the offset is none.
+  does. `ArgumentError` where the path, the type, the shape, a name, the offset or the backend is none, and for a shape
+  without elements.
   """
   @spec from_file(Path.t(), Nx.Type.t() | Nx.Type.short_t(), tuple, keyword) :: Nx.Tensor.t()
   def from_file(path, type, shape, opts \\ []) do
     opts = Keyword.validate!(opts, [:names, offset: 0, backend: VulkanoBackend])
-    template = Nx.template(shape, type, names: opts[:names])
+    path = TensorFile.path!(path)
+    template = TensorFile.template!(type, shape, opts[:names])
+    backend = TensorFile.backend!(opts[:backend])
     offset = opts[:offset]
-
-    if Nx.size(template) == 0 do
-      raise ArgumentError, "expected a shape with elements, got: #{inspect(shape)}"
-    end
 
     if not is_integer(offset) or offset < 0 do
       raise ArgumentError, "expected :offset to be a number of bytes, got: #{inspect(offset)}"
@@ -441,7 +462,7 @@ defmodule Nx.Vulkan do
 
     part = %{name: "the tensor", offset: offset, bytes: TensorFile.byte_count(template)}
 
-    case TensorFile.tensor(path, :from_file, part, template.type, shape, backend: opts[:backend]) do
+    case TensorFile.tensor(path, :from_file, part, template.type, shape, backend: backend) do
       {:ok, tensor} -> Nx.rename(tensor, template.names)
       {:error, error} -> raise error
     end
@@ -453,10 +474,14 @@ defmodule Nx.Vulkan do
       data |> Nx.Vulkan.prefetch() |> Enum.reduce(state, &step/2)
       Axon.Loop.run(loop, Nx.Vulkan.prefetch(data), Axon.ModelState.empty(), epochs: 3)
 
-  A batch is a tensor or a container of tensors. A process of its own walks the enumerable and uploads, while the one
-  that takes the batches computes with those before. It ends with the stream, also where that is halted or its taker is
-  killed; what the enumerable raises comes up where its batch would. So functions in the enumerable run in another
-  process, which has this one's default backend and options of Nx, and not the rest of its dictionary.
+  A batch is a tensor, an `Nx.Batch`, or a container of these. A process of its own walks the enumerable and uploads,
+  while the one that takes the batches computes with those before. It ends with the stream, also where that is halted or
+  its taker is killed; what the enumerable raises comes up where its batch would. So functions in the enumerable run in
+  another process, which has this one's default backend and options of Nx, and not the rest of its dictionary.
+
+  The entries of an `Nx.Batch` are put together before they are loaded; its size, key and padding stay, and are not
+  loaded. Memory that the process takes is the taker's, by its name in `memory/1` and under its limit
+  (`memory_limit/2`).
 
   ## Options
 

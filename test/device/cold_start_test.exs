@@ -2,6 +2,8 @@ defmodule Nx.Vulkan.ColdStartTest do
   # What a VM finds of what others have compiled, in a folder of their own.
   use ExUnit.Case, async: false
 
+  import ExUnit.CaptureLog
+
   alias Nx.Vulkan.{Cache, RemoteNode}
 
   @moduletag :device
@@ -95,6 +97,80 @@ defmodule Nx.Vulkan.ColdStartTest do
     assert made(files(there)) == []
     # Others' names are no paths of this node, and other kinds stay where they are.
     assert Cache.part({:programs, "../../etc/passwd"}, 0, 10) == nil
+  end
+
+  test "a node takes the larger of two files of pipelines, and copies keep their age", %{tmp_dir: folder} do
+    RemoteNode.start_distribution()
+    [here, there] = for name <- ["here", "there"], do: Path.join(folder, name)
+    [first, second] = for device <- ["a", "b"], do: "pipelines/10de-#{String.duplicate(device, 32)}-00640007.bin"
+    program = "programs/#{String.duplicate("c", 64)}.bin"
+    hour_ago = System.os_time(:second) - 3600
+    write = fn folder, name, bytes -> write(Path.join(folder, name), bytes, hour_ago) end
+    for {name, bytes} <- [{first, "poor"}, {second, "as it is"}, {program, "same"}], do: write.(here, name, bytes)
+    for {name, bytes} <- [{first, "richer"}, {second, "smaller"}, {program, "other"}], do: write.(there, name, bytes)
+    before = System.get_env("NX_VULKAN_CACHE_DIR")
+    System.put_env("NX_VULKAN_CACHE_DIR", here)
+
+    on_exit(fn ->
+      if before, do: System.put_env("NX_VULKAN_CACHE_DIR", before), else: System.delete_env("NX_VULKAN_CACHE_DIR")
+      Application.delete_env(:nx_vulkan, :cache_limit)
+    end)
+
+    {:ok, _peer, node} = RemoteNode.start_link(%{"NX_VULKAN_CACHE_DIR" => there})
+    # What it grows by counts.
+    Application.put_env(:nx_vulkan, :cache_limit, 17)
+    assert Cache.copy_from(node) == []
+    Application.put_env(:nx_vulkan, :cache_limit, 18)
+    path = Path.join(here, first)
+    assert [%{kind: :pipelines, path: ^path, size_bytes: 6, written: ^hour_ago}] = Cache.copy_from(node)
+    assert File.read!(path) == "richer"
+    assert File.stat!(path, time: :posix).mtime == hour_ago
+    assert File.read!(Path.join(here, second)) == "as it is"
+    assert File.read!(Path.join(here, program)) == "same"
+    assert Cache.copy_from(node) == []
+  end
+
+  defp write(path, bytes, time) do
+    File.mkdir_p!(Path.dirname(path))
+    File.write!(path, bytes)
+    File.touch!(path, time)
+  end
+
+  test "a folder that can't be written is a warning, and other options are errors", %{tmp_dir: folder} do
+    file = Path.join(folder, "file")
+    File.write!(file, "")
+    before = System.get_env("NX_VULKAN_CACHE_DIR")
+    System.put_env("NX_VULKAN_CACHE_DIR", file)
+
+    on_exit(fn ->
+      if before, do: System.put_env("NX_VULKAN_CACHE_DIR", before), else: System.delete_env("NX_VULKAN_CACHE_DIR")
+    end)
+
+    templates = [Nx.template({2}, :s32)]
+
+    log =
+      capture_log(fn ->
+        double = Nx.Vulkan.compile(&Nx.multiply(&1, 2), templates, compiler: Nx.Vulkan.Compiler, raise_on: :nan)
+        assert Nx.to_list(double.(Nx.tensor([1, 2], type: :s32))) == [2, 4]
+      end)
+
+    assert log =~ "Nx.Vulkan.compile/3 keeps nothing for other VMs: can't write to #{file}/pipelines: not a directory"
+    System.put_env("NX_VULKAN_CACHE_DIR", Path.join(folder, "new"))
+    assert capture_log(fn -> Nx.Vulkan.compile(&Nx.multiply(&1, 2), templates) end) == ""
+    assert File.ls!(Path.join(folder, "new/pipelines")) |> Enum.reject(&(&1 =~ ~r/\.bin$/)) == []
+
+    for {opts, message} <- [
+          {[compiler: Nx.Defn.Evaluator], ~r/expected :compiler to be Nx.Vulkan, got: Nx.Defn.Evaluator/},
+          {[compiler: nil], ~r/expected :compiler/},
+          {[memroy: 1], ~r/unknown keys \[:memroy\]/},
+          {[memory: -1], ~r/:memory must be/}
+        ] do
+      assert_raise ArgumentError, message, fn -> Nx.Vulkan.compile(&Nx.multiply(&1, 2), templates, opts) end
+    end
+
+    assert_raise ArgumentError, ~r/expected a function/, fn -> Nx.Vulkan.compile(:f, templates) end
+    assert_raise ArgumentError, ~r/expected the 1 arguments/, fn -> Nx.Vulkan.compile(&Nx.sum/1, []) end
+    assert_raise ArgumentError, ~r/expected a list/, fn -> Nx.Vulkan.compile(&Nx.sum/1, hd(templates)) end
   end
 
   defp names(files), do: for({path, bytes} <- files, do: {Path.basename(path), bytes})

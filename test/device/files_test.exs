@@ -69,6 +69,7 @@ defmodule Nx.Vulkan.FilesTest do
           {2 ** 40, 8},
           {2 ** 63, 1},
           {2 ** 70, 4},
+          {0, 2 ** 70},
           {1, 2 ** 40}
         ] do
       error = assert_raise Error, fn -> Nx.Vulkan.from_file(path, :u8, {size}, offset: offset) end
@@ -84,9 +85,34 @@ defmodule Nx.Vulkan.FilesTest do
       assert_raise ArgumentError, ~r/:offset/, fn -> Nx.Vulkan.from_file(path, :u8, {1}, offset: offset) end
     end
 
-    assert_raise ArgumentError, fn -> Nx.Vulkan.from_file(path, :u9, {1}) end
-    assert_raise ArgumentError, fn -> Nx.Vulkan.from_file(path, :u8, {0}) end
+    for type <- [:u9, nil, "u8", {:u, 9}, 8] do
+      assert_raise ArgumentError, ~r/type/, fn -> Nx.Vulkan.from_file(path, type, {1}) end
+    end
+
+    for shape <- [{0}, {-1}, {2, 0}, {1.5}, {nil}, 4, [4], nil, {:auto}] do
+      assert_raise ArgumentError, ~r/expected a shape of positive integers.*got: /, fn ->
+        Nx.Vulkan.from_file(path, :u8, shape)
+      end
+    end
+
+    for none <- [nil, :path, 5, "", ~c"", "a" <> <<0>>, [0xD800], %{}, {path}, [path | :tail]] do
+      assert_raise ArgumentError, ~r/expected a path.*got: /, fn -> Nx.Vulkan.from_file(none, :u8, {1}) end
+    end
+
+    for names <- [[:x, :y], [], :x, ["x"], [1]] do
+      assert_raise ArgumentError, ~r/expected :names.*got: /, fn ->
+        Nx.Vulkan.from_file(path, :u8, {1}, names: names)
+      end
+    end
+
+    for backend <- [nil, :no_such, "backend", {VulkanoBackend, 1}, Enum] do
+      assert_raise ArgumentError, ~r/expected :backend.*got: /, fn ->
+        Nx.Vulkan.from_file(path, :u8, {1}, backend: backend)
+      end
+    end
+
     assert_raise ArgumentError, fn -> Nx.Vulkan.from_file(path, :u8, {1}, offset: 0, place: 1) end
+    assert Nx.to_number(Nx.Vulkan.from_file(to_charlist(path), :u8, {})) == 1
     # The device is well.
     assert Nx.to_flat_list(Nx.Vulkan.from_file(path, :u8, {4})) == [1, 2, 1, 2]
   end

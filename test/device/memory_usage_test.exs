@@ -4,6 +4,8 @@ defmodule Nx.Vulkan.Device.MemoryUsageTest do
 
   import Nx.Vulkan.DeviceMemory, only: [in_use_bytes: 0]
 
+  import Nx.Defn
+
   alias Nx.Vulkan.{Error, VulkanoBackend}
 
   @moduletag :device
@@ -118,6 +120,85 @@ defmodule Nx.Vulkan.Device.MemoryUsageTest do
     assert in_use_bytes() - bytes < @mega
   end
 
+  defn(scaled(x, factor \\ 3), do: Nx.multiply(x, factor))
+  defn(scaled_sum(x), do: x |> scaled() |> Nx.sum())
+  defn(meshed(x), do: Nx.add(x, 1))
+
+  defp compiled(fun) do
+    test = self()
+    id = inspect(make_ref())
+    :telemetry.attach(id, [:nx_vulkan, :compiler, :compile, :stop], &__MODULE__.tell/4, test)
+    fun.()
+    :telemetry.detach(id)
+    names([])
+  end
+
+  defp names(names) do
+    receive do
+      {:compile, _, %{name: name}} -> names([name | names])
+    after
+      0 -> names |> Enum.reverse() |> Enum.map(&(&1 |> String.split(".") |> List.last()))
+    end
+  end
+
+  test "a definition that is called by its name is dropped by its name" do
+    before = Nx.Defn.default_options(compiler: Nx.Vulkan)
+    on_exit(fn -> Nx.Defn.default_options(before) end)
+    x = Nx.tensor([1.0, 2.0], backend: VulkanoBackend)
+
+    all = fn ->
+      scaled(x)
+      scaled(x, 2)
+      scaled_sum(x)
+      Nx.Defn.jit(&__MODULE__.scaled_sum/1).(x)
+    end
+
+    assert "scaled_sum/1" in compiled(all)
+    assert compiled(all) == []
+
+    # Whichever arguments are left out, and from within the module or elsewhere.
+    for {function, dropped} <- [
+          {&__MODULE__.scaled/2, ["scaled/2"]},
+          {&__MODULE__.scaled/1, ["scaled/2"]},
+          {&scaled/2, ["scaled/2"]},
+          {&__MODULE__.scaled_sum/1, ["scaled_sum/1", "scaled_sum/1"]},
+          {&scaled_sum/1, ["scaled_sum/1", "scaled_sum/1"]},
+          {&__MODULE__.meshed/1, []}
+        ] do
+      Nx.Vulkan.unload(function)
+      assert {function, compiled(all)} == {function, dropped}
+    end
+  end
+
+  test "a function on a mesh is dropped" do
+    mesh = %Nx.Mesh{name: "m", shape: {1}}
+    x = Nx.iota({4}, backend: VulkanoBackend)
+    run = fn -> Nx.Defn.shard_jit(&__MODULE__.meshed/1, mesh, compiler: Nx.Vulkan, input_shardings: [%{}]).([[x]]) end
+    assert compiled(run) == ["meshed/1"]
+    assert compiled(run) == []
+    Nx.Vulkan.unload(&__MODULE__.meshed/1)
+    assert compiled(run) == ["meshed/1"]
+  end
+
+  test "tensors are found wherever they are in what is unloaded" do
+    bytes = in_use_bytes()
+    batch = Nx.Batch.stack([tensor(1), tensor(1)]) |> Nx.Batch.concatenate([Nx.new_axis(tensor(1), 0)])
+
+    all = [
+      MapSet.new([tensor(1), {tensor(1, 2), 1}]),
+      %{{:key, tensor(1)} => tensor(1)},
+      %URI{userinfo: tensor(1)},
+      1..2,
+      [1 | tensor(1)],
+      {batch, Stream.map([1], & &1)}
+    ]
+
+    assert in_use_bytes() - bytes >= 9 * @mega
+    assert Nx.Vulkan.unload(all) == :ok
+    assert in_use_bytes() - bytes < 64 * 1024
+    assert length(all) == 6
+  end
+
   test "a model of Axon gives all back" do
     model = Axon.input("x", shape: {nil, 1024}) |> Axon.dense(1024, activation: :relu) |> Axon.dense(512)
     {init, predict} = Axon.build(model, compiler: Nx.Vulkan)
@@ -180,11 +261,75 @@ defmodule Nx.Vulkan.Device.MemoryUsageTest do
       end)
 
     assert Task.await(task, 120_000) == 1.0
-    assert_received {:reclaim, %{in_use_bytes: _, spilled_bytes: _}, %{step: :collect_at_once}}
-    assert_received {:out_of_memory, %{size_bytes: _}, %{op: :add, details: %{held_bytes: _}}}
+    assert {:ok, %{index: index}} = Nx.Vulkan.device_info()
+    assert_received {:reclaim, %{in_use_bytes: _, spilled_bytes: _}, %{step: :collect_at_once, device: ^index}}
+    assert_received {:out_of_memory, %{size_bytes: _}, %{op: :add, details: %{held_bytes: _, device: ^index}}}
     assert Nx.to_number(Nx.add(other, 1)[0]) == 2.0
     assert Nx.Vulkan.memory_limit(:infinity) == :infinity
-    assert_raise ArgumentError, ~r/number of bytes or :infinity/, fn -> Nx.Vulkan.memory_limit(-1) end
+    assert Nx.Vulkan.memory_limit(:infinity) == :infinity
+  end
+
+  test "the configuration limits every process that has no limit of its own" do
+    script = """
+    {:ok, _} = Application.ensure_all_started(:nx_vulkan)
+    mega = 1024 * 1024
+    kind = fn fun -> try do fun.(); :ok rescue error in Nx.Vulkan.Error -> {error.kind, error.details.limit_bytes} end end
+    make = fn megabytes -> Nx.iota({megabytes * mega}, type: :u8) end
+    Nx.global_default_backend(Nx.Vulkan.VulkanoBackend)
+    {:out_of_memory, 4_194_304} = kind.(fn -> make.(5) end)
+    :ok = kind.(fn -> make.(1) end)
+
+    other = fn ->
+      {:out_of_memory, 4_194_304} = kind.(fn -> make.(5) end)
+      4_194_304 = Nx.Vulkan.memory_limit(16 * mega)
+      kept = make.(5)
+      {:out_of_memory, 16_777_216} = kind.(fn -> make.(17) end)
+      16_777_216 = Nx.Vulkan.memory_limit(:infinity)
+      :ok = kind.(fn -> make.(17) end)
+      %{processes: processes} = Nx.Vulkan.memory()
+      [nil] = for %{pid: pid, limit_bytes: limit} <- processes, pid == self(), do: limit
+      kept
+    end
+
+    Task.async(other) |> Task.await(60_000)
+    held = make.(1)
+    [4_194_304] = for %{pid: pid, limit_bytes: limit} <- Nx.Vulkan.memory().processes, pid == self(), do: limit
+    # Those that took nothing are not listed.
+    Task.async(fn -> Nx.add(Nx.tensor(1), 1) |> Nx.to_number() end) |> Task.await()
+    true = Enum.all?(Nx.Vulkan.memory().processes, &(&1.bytes > 0 or &1.limit_bytes != 4_194_304))
+    IO.write("limited \#{Nx.to_number(held[2])}")
+    """
+
+    paths = Enum.flat_map(Path.wildcard("#{Mix.Project.build_path()}/lib/*/ebin"), &["-pa", &1])
+    arguments = ["--erl", "-nx_vulkan process_memory_limit 4194304", "-e", script]
+    assert System.cmd("elixir", paths ++ arguments) == {"limited 2", 0}
+  end
+
+  test "what is no number of bytes or processes is an error that says so" do
+    for bytes <- [-1, 1.5, nil, :all, "1GiB", 2 ** 63, 2 ** 70] do
+      assert_raise ArgumentError, ~r/expected a number of bytes below 2 \*\* 63, or :infinity.*got: /, fn ->
+        Nx.Vulkan.memory_limit(bytes)
+      end
+    end
+
+    for top <- [-1, nil, 1.0, :all] do
+      assert_raise ArgumentError, ~r/expected :top to be a number of processes or :infinity, got: /, fn ->
+        Nx.Vulkan.memory(top: top)
+      end
+    end
+
+    for device <- [-1, "", :first, 1.0] do
+      assert_raise ArgumentError, ~r/expected :device/, fn -> Nx.Vulkan.memory(device: device) end
+      assert_raise ArgumentError, ~r/expected :device/, fn -> Nx.Vulkan.trim(device: device) end
+      assert_raise ArgumentError, ~r/expected :device/, fn -> Nx.Vulkan.memory_limit(1, device: device) end
+    end
+
+    for device <- [63, 64, 2 ** 70] do
+      assert %Error{kind: :no_device} = catch_error(Nx.Vulkan.memory(device: device))
+    end
+
+    assert Nx.Vulkan.memory_limit(2 ** 63 - 1) == :infinity
+    assert Nx.Vulkan.memory_limit(:infinity) == 2 ** 63 - 1
   end
 
   test "free memory goes back by hand" do
@@ -195,7 +340,8 @@ defmodule Nx.Vulkan.Device.MemoryUsageTest do
     assert before.kinds.free >= 100 * @mega
     freed = Nx.Vulkan.trim()
     assert freed >= 100 * @mega
-    assert_received {:trim, %{freed_bytes: ^freed}, %{device: nil}}
+    assert_received {:trim, %{freed_bytes: ^freed}, %{device: index}}
+    assert {:ok, %{index: ^index}} = Nx.Vulkan.device_info()
     later = Nx.Vulkan.memory()
     assert before.reserved_bytes - later.reserved_bytes >= freed - @mega
     assert Nx.to_number(tensor(1)[1]) == 2.0

@@ -122,6 +122,8 @@ defmodule Nx.Vulkan.PrefetchTest do
       for i <- 1..12,
           do: {Nx.multiply(batch(i), 0.01), Nx.broadcast(Nx.tensor(i * 0.02, backend: Nx.BinaryBackend), {3, 1})}
 
+    batches = for {x, y} <- data, do: {Nx.Batch.concatenate([x[0..1], x[2..2]]), y}
+
     model = Axon.input("x", shape: {nil, 5}) |> Axon.dense(1)
 
     train = fn data ->
@@ -130,8 +132,94 @@ defmodule Nx.Vulkan.PrefetchTest do
       |> Axon.Loop.run(data, Axon.ModelState.empty(), epochs: 2, iterations: 12, compiler: Nx.Vulkan)
     end
 
-    [ahead, plain] = Enum.map([Nx.Vulkan.prefetch(data), data], train)
-    assert Nx.to_binary(ahead.data["dense_0"]["kernel"]) == Nx.to_binary(plain.data["dense_0"]["kernel"])
+    [plain | ahead] = Enum.map([data, Nx.Vulkan.prefetch(data), Nx.Vulkan.prefetch(batches)], train)
+    bits = &Nx.to_binary(&1.data["dense_0"]["kernel"])
+    for state <- ahead, do: assert(bits.(state) == bits.(plain))
+  end
+
+  @mega 1024 * 1024
+
+  defp megabytes(count, value),
+    do: Nx.broadcast(Nx.tensor(value, type: :u8, backend: Nx.BinaryBackend), {count * @mega})
+
+  defp bytes_of(pid), do: Enum.find_value(Nx.Vulkan.memory().processes, 0, &(&1.pid == pid && &1.bytes))
+
+  test "memory of batches is the taker's" do
+    task =
+      Task.async(fn ->
+        stream = Stream.map(1..3, &megabytes(2, &1))
+        held = stream |> Nx.Vulkan.prefetch(ahead: 3) |> Enum.to_list()
+        {bytes_of(self()), Enum.map(held, &Nx.to_number(&1[0]))}
+      end)
+
+    assert {bytes, [1, 2, 3]} = Task.await(task, 60_000)
+    assert bytes >= 6 * @mega
+    owners = for %{pid: pid} <- Nx.Vulkan.memory().processes, do: pid
+    assert Enum.all?(owners, &(Process.alive?(&1) or &1 != task.pid))
+  end
+
+  test "batches keep within the limit of the taker, whose garbage makes room" do
+    task =
+      Task.async(fn ->
+        Nx.Vulkan.memory_limit(12 * @mega)
+        # Every batch is garbage once the next one is taken, on a heap that is rarely collected.
+        ballast = Enum.to_list(1..500_000)
+        stream = Stream.map(1..20, &megabytes(3, &1))
+        sums = for x <- Nx.Vulkan.prefetch(stream, ahead: 1), do: Nx.to_number(x[hd(ballast)])
+        error = catch_error(stream |> Nx.Vulkan.prefetch() |> Enum.to_list())
+        # A prefetch in a prefetch.
+        Nx.Vulkan.memory_limit(:infinity)
+        nested = stream |> Nx.Vulkan.prefetch(ahead: 1) |> Nx.Vulkan.prefetch(ahead: 1) |> Enum.take(2)
+        {sums, {error.kind, error.details.limit_bytes}, length(nested), bytes_of(self()) >= 6 * @mega}
+      end)
+
+    limit = 12 * @mega
+    assert {sums, {:out_of_memory, ^limit}, 2, true} = Task.await(task, 120_000)
+    assert sums == Enum.to_list(1..20)
+  end
+
+  test "batches of Nx.Batch are loaded as one tensor each" do
+    host = &Nx.tensor(&1, type: :s32, backend: Nx.BinaryBackend)
+
+    batches = [
+      Nx.Batch.stack([host.([1, 2]), host.([3, 4])]),
+      Nx.Batch.concatenate([host.([[1, 2]]), host.([[3, 4], [5, 6]])]) |> Nx.Batch.pad(2) |> Nx.Batch.key(:other),
+      Nx.Batch.stack([%{x: host.(1), y: {host.([2]), 5}}, %{x: host.(3), y: {host.([4]), 6}}]),
+      Nx.Batch.concatenate([host.([1, 2, 3]), host.([4])]) |> Nx.Batch.split(2) |> elem(1),
+      Nx.Batch.new()
+    ]
+
+    taken = batches |> Nx.Vulkan.prefetch() |> Enum.to_list()
+    run = &Nx.Defn.jit(fn x -> x end, compiler: &2).(&1)
+
+    for {batch, before} <- Enum.zip(taken, batches), batch.size > 0 do
+      assert {batch.size, batch.pad, batch.key} == {before.size, before.pad, before.key}
+      assert [{_one, _size}] = batch.stack
+
+      Nx.LazyContainer.traverse(Nx.Batch.pad(batch, 0), :ok, fn template, tensor, :ok ->
+        assert %Nx.Tensor{data: %VulkanoBackend{}} = tensor.()
+        {template, :ok}
+      end)
+
+      [here, there] =
+        for {batch, compiler} <- [{batch, Nx.Vulkan}, {before, Nx.Defn.Evaluator}], do: run.(batch, compiler)
+
+      assert inspect(Nx.backend_copy(here)) == inspect(Nx.backend_copy(there))
+    end
+
+    assert List.last(taken) == Nx.Batch.new()
+
+    # Within containers, and for a serving.
+    [first | _] = batches
+
+    assert [{%Nx.Batch{size: 2}, %Nx.Tensor{data: %VulkanoBackend{}}}] =
+             Enum.to_list(Nx.Vulkan.prefetch([{first, host.([1])}]))
+
+    serving = Nx.Serving.jit(&Nx.multiply(&1, 2), compiler: Nx.Vulkan)
+
+    for {batch, expected} <-
+          Enum.zip(Nx.Vulkan.prefetch(Enum.take(batches, 2)), [[[2, 4], [6, 8]], [[2, 4], [6, 8], [10, 12]]]),
+        do: assert(serving |> Nx.Serving.run(batch) |> Nx.to_list() == expected)
   end
 
   test "options are checked" do

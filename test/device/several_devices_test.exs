@@ -35,6 +35,55 @@ defmodule Nx.Vulkan.SeveralDevicesTest do
     context
   end
 
+  def tell([_, _, name], measurements, metadata, test), do: send(test, {name, measurements, metadata})
+
+  test "events of memory name the device that is short", %{default: default, other: other} do
+    events = for name <- [:pressure, :reclaim, :out_of_memory], do: [:nx_vulkan, :memory, name]
+    :telemetry.attach_many(inspect(self()), events, &__MODULE__.tell/4, self())
+    on_exit(fn -> :telemetry.detach(inspect(self())) end)
+    %{in_use_bytes: there} = Nx.Vulkan.memory(device: other)
+
+    for index <- [other, default] do
+      task =
+        Task.async(fn ->
+          x = Nx.iota({1024, 1024}, type: :f32, backend: on(index))
+          Nx.to_number(x[0][0])
+          Nx.Vulkan.memory_limit(8 * 1024 * 1024, device: index)
+          # Eager, compiled, from a binary.
+          errors =
+            for run <- [
+                  fn -> for i <- 1..3, do: Nx.add(x, i) end,
+                  fn -> Nx.Defn.jit(&{Nx.add(&1, 1), Nx.add(&1, 2), Nx.sort(&1)}, compiler: Nx.Vulkan).(x) end,
+                  fn -> Nx.from_binary(:binary.copy(<<0>>, 16 * 1024 * 1024), :u8, backend: on(index)) end
+                ],
+                do: catch_error(run.())
+
+          for error <- errors, do: {error.kind, error.details.device}
+        end)
+
+      assert Task.await(task, 120_000) == List.duplicate({:out_of_memory, index}, 3)
+      for _ <- 1..3, do: assert_receive({:reclaim, _, %{device: ^index, step: :collect_at_once}})
+      for _ <- 1..3, do: assert_receive({:out_of_memory, _, %{details: %{device: ^index}}})
+      refute_received {:reclaim, _, _}
+    end
+
+    # A large result that finds no free memory.
+    Nx.Vulkan.trim(device: other)
+    flush()
+    held = Nx.add(Nx.iota({64, 1024, 1024}, type: :f32, backend: on(other)), 1)
+    assert_received {:pressure, %{in_use_bytes: bytes}, %{device: ^other}}
+    assert bytes >= there + 128 * 1024 * 1024
+    Nx.backend_deallocate(held)
+  end
+
+  defp flush do
+    receive do
+      _ -> flush()
+    after
+      0 -> :ok
+    end
+  end
+
   describe "naming a device" do
     test "by index, digits of the UUID and a part of the name", %{devices: devices} do
       for device <- devices do

@@ -84,6 +84,27 @@ defmodule Nx.Vulkan.ConfigTest do
     end
   end
 
+  test "what is no limit of a process is an error at the start" do
+    paths = Enum.flat_map(:code.get_path(), &["-pa", List.to_string(&1)])
+
+    for {bytes, expected} <- [
+          {"1000", 0},
+          {"0", 0},
+          {"infinity", 0},
+          {"1.5", 1},
+          {"all", 1},
+          {"#{2 ** 64}", 1}
+        ] do
+      script = "{:ok, _} = Application.ensure_all_started(:nx_vulkan)"
+      flags = ["--erl", "-nx_vulkan process_memory_limit #{bytes}", "-e", script]
+      {output, status} = System.cmd("elixir", paths ++ flags, stderr_to_stdout: true)
+      assert status == expected, output
+
+      if status == 1,
+        do: assert(output =~ "expected config :nx_vulkan, :process_memory_limit to be a number of bytes below")
+    end
+  end
+
   test "the library that is loaded is the one of this Mix environment" do
     assert File.regular?(Application.app_dir(:nx_vulkan, "priv/native/test/nx_vulkan_native.so"))
   end

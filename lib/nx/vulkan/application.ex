@@ -55,10 +55,11 @@ defmodule Nx.Vulkan.Application do
     exact? = exact?(Application.get_env(:nx_vulkan, :attention, :fused))
     lower = lower(Application.get_env(:nx_vulkan, :lower, []))
     limit = time_limit(Application.get_env(:nx_vulkan, :time_limit))
+    process_limit = process_limit(Application.get_env(:nx_vulkan, :process_memory_limit, :infinity))
     Nx.Vulkan.Cache.limit_bytes()
 
-    if (profile? || folder || high? || exact? || lower || limit) && Nx.Vulkan.Library.error() == nil,
-      do: NativeV.device_configure(profile?, folder, high?, exact?, lower, limit)
+    if (profile? || folder || high? || exact? || lower || limit || process_limit) && Nx.Vulkan.Library.error() == nil,
+      do: NativeV.device_configure(profile?, folder, high?, exact?, lower, limit, process_limit)
 
     # The engine reads the variable by itself.
     if high? or System.get_env("NX_VULKAN_PRECISION") == "high", do: :persistent_term.put(@precision, :high)
@@ -90,6 +91,18 @@ defmodule Nx.Vulkan.Application do
   defp time_limit(other) do
     raise ArgumentError,
           "expected config :nx_vulkan, :time_limit to be a number of milliseconds or nil, got: #{inspect(other)}"
+  end
+
+  defp process_limit(:infinity), do: nil
+
+  defp process_limit(bytes) do
+    if Nx.Vulkan.Memory.limit?(bytes) do
+      bytes
+    else
+      raise ArgumentError,
+            "expected config :nx_vulkan, :process_memory_limit to be a number of bytes below 2 ** 63, or :infinity, " <>
+              "got: #{inspect(bytes)}"
+    end
   end
 
   defp high?(:high), do: true

@@ -118,6 +118,21 @@ defmodule Nx.Vulkan.Cache do
     if value != "", do: value
   end
 
+  @doc false
+  # Why nothing can be kept in a folder of the cache, or nil: it is found out by writing there.
+  def unwritable(kind) do
+    with folder when folder != nil <- folder(kind),
+         :ok <- File.mkdir_p(folder),
+         probe = Path.join(folder, "#{System.pid()}-#{System.unique_integer([:positive])}.tmp"),
+         :ok <- File.write(probe, "probe") do
+      File.rm(probe)
+      nil
+    else
+      nil -> "no folder is known for it: set NX_VULKAN_CACHE_DIR, or HOME"
+      {:error, reason} -> "can't write to #{folder(kind)}: #{:file.format_error(reason)}"
+    end
+  end
+
   @doc """
   Every file of the cache, what was written longest ago first.
   """
@@ -210,6 +225,9 @@ defmodule Nx.Vulkan.Cache do
       [other | _] = Node.list()
       Nx.Vulkan.Cache.copy_from(other)
 
+  All pipelines of a device are one file, which takes the place of this node's where it is the larger one: what only the
+  smaller one had is compiled again. A copy is as old as what it is a copy of.
+
   ## Errors
 
   Raises `ErlangError` where the node can't be reached. A folder that can't be written is ignored.
@@ -217,17 +235,22 @@ defmodule Nx.Vulkan.Cache do
   @spec copy_from(node) :: [entry]
   def copy_from(node) do
     entries = entries()
-    own = MapSet.new(entries, &name/1)
+    own = Map.new(entries, &{name(&1), &1.size_bytes})
     theirs = :erpc.call(node, __MODULE__, :entries, [])
 
-    for(entry <- theirs, name = name(entry), wanted?(name) and name not in own, do: entry)
+    for(entry <- theirs, wanted?(name(entry)), richer?(entry, own), do: entry)
     |> Enum.reverse()
-    |> Enum.map_reduce(size_bytes(entries), fn %{size_bytes: bytes} = entry, sum ->
-      if sum + bytes <= limit_bytes(), do: {copy(node, entry), sum + bytes}, else: {nil, sum}
+    |> Enum.map_reduce(size_bytes(entries), fn entry, sum ->
+      more = entry.size_bytes - Map.get(own, name(entry), 0)
+      if sum + more <= limit_bytes(), do: {copy(node, entry), sum + more}, else: {nil, sum}
     end)
     |> elem(0)
     |> Enum.reject(&is_nil/1)
   end
+
+  # The name of other files says what is in them.
+  defp richer?(%{kind: :pipelines, size_bytes: bytes} = entry, own), do: bytes > Map.get(own, name(entry), 0)
+  defp richer?(entry, own), do: not is_map_key(own, name(entry))
 
   defp name(%{kind: kind, path: path}), do: {kind, path |> String.split(["/", "\\"]) |> List.last()}
 
@@ -246,8 +269,9 @@ defmodule Nx.Vulkan.Cache do
     with parts when is_list(parts) <- parts(part, bytes),
          :ok <- File.mkdir_p(folder(kind)),
          :ok <- File.write(temporary, parts),
+         :ok <- File.touch(temporary, entry.written),
          :ok <- File.rename(temporary, path) do
-      %{kind: kind, path: path, size_bytes: bytes, written: System.os_time(:second)}
+      %{entry | path: path}
     else
       _failed ->
         File.rm(temporary)

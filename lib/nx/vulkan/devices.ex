@@ -152,7 +152,7 @@ defmodule Nx.Vulkan.Devices do
   @doc "Raises, for a function that was compiled for a device has tensors of another one."
   @spec raise_other!(String.t(), index, reference) :: no_return
   def raise_other!(what, index, reference) do
-    index = index || default!()
+    index = number(index)
 
     raise ArgumentError,
           "#{what}: expected tensors of #{name(index)}, for which it is compiled, got one of " <>
@@ -163,6 +163,11 @@ defmodule Nx.Vulkan.Devices do
     "Move them by Nx.backend_transfer(tensor, {Nx.Vulkan.VulkanoBackend, device: #{index}}), or let all tensors move by " <>
       "themselves with config :nx_vulkan, automatic_transfers: true"
   end
+
+  @doc "The index of a device, the default one's for nil. Raises where that can't be opened."
+  @spec number(index) :: non_neg_integer
+  def number(nil), do: default!()
+  def number(index), do: index
 
   defp default! do
     case Nx.Vulkan.device_info() do

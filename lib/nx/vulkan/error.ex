@@ -12,8 +12,8 @@ defmodule Nx.Vulkan.Error do
       ops became one kernel it is `:fused` or `:workgroup`, and the message lists them; what is no op of Nx has the name
       of what was called, such as `:tensor_from_binary`
     * `:message` - what happened, in words
-    * `:details` - a map of what a program may want to look at, such as the sizes in bytes of an `:out_of_memory`, and
-      of an op in a compiled function the types of its `:operands` and `:outs`
+    * `:details` - a map of what a program may want to look at, such as the sizes in bytes of an `:out_of_memory` and
+      the index of its `:device`, and of an op in a compiled function the types of its `:operands` and `:outs`
   """
 
   @typedoc """

@@ -5,12 +5,16 @@ defmodule Nx.Vulkan.Memory do
 
   alias Nx.Tensor, as: T
   alias Nx.Vulkan.Compiler.{Cache, Key}
-  alias Nx.Vulkan.{Devices, Error, NativeV, Telemetry}
+  alias Nx.Vulkan.{Closure, Devices, Error, NativeV, Telemetry}
   alias Nx.Vulkan.VulkanoBackend, as: B
+
+  # The library counts in 64 bits, the largest of which mean no limit.
+  @most_limit_bytes 2 ** 63 - 1
 
   @doc false
   def usage(opts) do
     opts = Keyword.validate!(opts, [:device, top: :infinity])
+    check_top(opts[:top])
     device = device(opts)
 
     with {:ok, %{name: name, memory_bytes: total, index: index}} <- NativeV.device_describe(device),
@@ -39,6 +43,13 @@ defmodule Nx.Vulkan.Memory do
     else
       error -> failed(error, :memory)
     end
+  end
+
+  defp check_top(:infinity), do: :ok
+  defp check_top(top) when is_integer(top) and top >= 0, do: :ok
+
+  defp check_top(other) do
+    raise ArgumentError, "expected :top to be a number of processes or :infinity, got: #{inspect(other)}"
   end
 
   defp processes(owners, top) do
@@ -80,7 +91,7 @@ defmodule Nx.Vulkan.Memory do
 
     case NativeV.memory_trim(device) do
       {:ok, bytes} ->
-        Telemetry.memory(:trim, %{freed_bytes: bytes}, device)
+        Telemetry.memory(:trim, %{freed_bytes: bytes}, Devices.number(device))
         bytes
 
       error ->
@@ -89,7 +100,16 @@ defmodule Nx.Vulkan.Memory do
   end
 
   @doc false
-  def limit(bytes, opts) when (is_integer(bytes) and bytes >= 0) or bytes == :infinity do
+  # Whether a process may be limited to so much.
+  def limit?(bytes), do: bytes == :infinity or (is_integer(bytes) and bytes in 0..@most_limit_bytes)
+
+  @doc false
+  def limit(bytes, opts) do
+    if not limit?(bytes) do
+      raise ArgumentError,
+            "expected a number of bytes below 2 ** 63, or :infinity, as the limit of a process, got: #{inspect(bytes)}"
+    end
+
     device = opts |> Keyword.validate!([:device]) |> device()
 
     case NativeV.memory_limit(if(bytes == :infinity, do: nil, else: bytes), device) do
@@ -98,26 +118,39 @@ defmodule Nx.Vulkan.Memory do
     end
   end
 
-  def limit(other, _opts),
-    do:
-      raise(ArgumentError, "expected a number of bytes or :infinity as the limit of a process, got: #{inspect(other)}")
-
   @doc false
   def unload(what) do
     {tensors, functions} = parts(what, {%{}, []})
-    functions = MapSet.new(functions, fn function -> function |> Key.of() |> elem(0) end)
-    Cache.drop_where(fn key -> is_tuple(key) and tuple_size(key) > 0 and MapSet.member?(functions, elem(key, 0)) end)
+    keys = MapSet.new(functions, fn function -> function |> Key.of() |> elem(0) end)
+    definitions = for function <- functions, definition = Key.definition(function), do: definition
+    Cache.drop_where(fn key -> key |> function() |> of_any?(keys, definitions) end)
     for {_ref, tensor} <- tensors, do: Nx.backend_deallocate(tensor)
     :ok
   end
 
+  # The function in a key of the cache, which is that of a function on a mesh, or on one device.
+  defp function({:shard_jit, function, _mesh, _given, _templates}), do: function
+  defp function({function, _templates, _hooks, _asked}), do: function
+  defp function(_other), do: nil
+
+  defp of_any?(function, keys, definitions) do
+    MapSet.member?(keys, function) or Enum.any?(definitions, &called_by?(Key.definition(function), &1))
+  end
+
+  # A definition with defaults is compiled with all its arguments, whichever of them a call leaves out.
+  defp called_by?({module, name, all}, {module, name, given}), do: all >= given
+  defp called_by?(_compiled, _function), do: false
+
   # Tensors on devices, by their references, and functions, in any term.
   defp parts(%T{data: %B{ref: ref}} = tensor, {tensors, functions}), do: {Map.put(tensors, ref, tensor), functions}
   defp parts(%T{}, seen), do: seen
+  # A batch has functions that give its tensors.
+  defp parts(%Nx.Batch{} = batch, seen), do: batch |> Closure.tensors() |> parts(seen)
   defp parts(function, {tensors, functions}) when is_function(function), do: {tensors, wrapped(function, functions)}
   defp parts([head | tail], seen), do: parts(tail, parts(head, seen))
   defp parts(tuple, seen) when is_tuple(tuple), do: tuple |> Tuple.to_list() |> parts(seen)
-  defp parts(map, seen) when is_map(map), do: map |> :maps.values() |> parts(seen)
+  # Keys as well, which are what a MapSet has.
+  defp parts(map, seen) when is_map(map), do: map |> :maps.to_list() |> parts(seen)
   defp parts(_other, seen), do: seen
 
   # `Nx.Defn.jit/2` and others make a function around the one that is compiled.
@@ -132,7 +165,7 @@ defmodule Nx.Vulkan.Memory do
   defp references(ref, found) when is_reference(ref), do: [ref | found]
   defp references([head | tail], found), do: references(tail, references(head, found))
   defp references(tuple, found) when is_tuple(tuple), do: tuple |> Tuple.to_list() |> references(found)
-  defp references(map, found) when is_map(map), do: map |> :maps.values() |> references(found)
+  defp references(map, found) when is_map(map), do: map |> :maps.to_list() |> references(found)
   defp references(_other, found), do: found
 
   defp device(opts), do: Devices.index!(opts[:device])

@@ -137,11 +137,20 @@ defmodule Nx.Vulkan.NativeV do
   @doc """
   Takes what the configuration says, before a device is opened: whether to take a profile, a folder for the SPIR-V of
   generated kernels or nil, whether large products of f32 may run on matrix units (`precision: :high`), whether attention
-  has the bits of its ops one by one (`attention: :exact`), types to lower or nil, and the time limit in milliseconds or
-  nil.
+  has the bits of its ops one by one (`attention: :exact`), types to lower or nil, the time limit in milliseconds or
+  nil, and how many bytes of a device's memory each process may have, or nil.
   """
-  @spec device_configure(boolean, String.t() | nil, boolean, boolean, String.t() | nil, pos_integer | nil) :: :ok
-  def device_configure(_profile, _dump_spirv, _high, _exact_attention, _lower, _time_limit), do: nif_error()
+  @spec device_configure(
+          boolean,
+          String.t() | nil,
+          boolean,
+          boolean,
+          String.t() | nil,
+          pos_integer | nil,
+          non_neg_integer | nil
+        ) :: :ok
+  def device_configure(_profile, _dump_spirv, _high, _exact_attention, _lower, _time_limit, _process_limit),
+    do: nif_error()
 
   @doc """
   Takes times of all launches on a device from now on, see `Nx.Vulkan.Profile`. Opens the device if it is not open. Dirty
@@ -197,6 +206,13 @@ defmodule Nx.Vulkan.NativeV do
   """
   @spec memory_limit(non_neg_integer | nil, device) :: {:ok, non_neg_integer | nil} | short_error
   def memory_limit(_limit_bytes, _device), do: nif_error()
+
+  @doc """
+  Counts what the calling process takes of the memory of devices to another one from now on, whose limit it has. It has
+  taken none before.
+  """
+  @spec memory_owner(pid) :: :ok
+  def memory_owner(_pid), do: nif_error()
 
   @doc """
   Lets the calling process take the host's memory where a device's is full, as much as a 64th of its budget, after

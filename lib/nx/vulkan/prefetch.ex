@@ -5,8 +5,9 @@ defmodule Nx.Vulkan.Prefetch do
   #
   # The loader works on demand: it has leave to load so many batches more than were taken. It holds none that it has
   # handed over, since memory of the device would wait for its garbage. A watcher ends it where the taker is gone.
+  # What it uploads is the taker's, which may have garbage where its limit is reached: then it uploads the batch itself.
 
-  alias Nx.Vulkan.VulkanoBackend
+  alias Nx.Vulkan.{Error, Library, NativeV, VulkanoBackend}
 
   # How long a loader may take to end what it walks, for which it has to come back from it.
   @patience_ms 5_000
@@ -35,17 +36,23 @@ defmodule Nx.Vulkan.Prefetch do
     {loader, monitor} =
       spawn_monitor(fn ->
         Process.put(:"$callers", callers)
+        if Library.error() == nil, do: NativeV.memory_owner(taker)
         load(batches, backend, default, ref, taker)
       end)
 
     spawn(fn -> watch(taker, loader) end)
     for _ <- 1..ahead, do: send(loader, {ref, :more})
-    {ref, loader, monitor}
+    {ref, loader, monitor, backend}
   end
 
-  defp next({ref, loader, monitor} = state) do
+  defp next({ref, loader, monitor, backend} = state) do
     receive do
       {^ref, :batch, batch} ->
+        send(loader, {ref, :more})
+        {[batch], state}
+
+      {^ref, :too_much, batch} ->
+        batch = loaded(batch, backend)
         send(loader, {ref, :more})
         {[batch], state}
 
@@ -62,7 +69,7 @@ defmodule Nx.Vulkan.Prefetch do
     end
   end
 
-  defp stop({ref, loader, monitor}) do
+  defp stop({ref, loader, monitor, _backend}) do
     send(loader, {ref, :halt})
 
     receive do
@@ -107,7 +114,7 @@ defmodule Nx.Vulkan.Prefetch do
   defp hand_over_with_leave(batch, backend, ref, taker) do
     receive do
       {^ref, :more} ->
-        send(taker, {ref, :batch, Nx.backend_copy(batch, backend)})
+        send(taker, Tuple.insert_at(loaded_or_not(batch, backend), 0, ref))
         :erlang.garbage_collect(self(), type: :minor)
         {:cont, :ok}
 
@@ -115,6 +122,35 @@ defmodule Nx.Vulkan.Prefetch do
         {:halt, :ok}
     end
   end
+
+  defp loaded_or_not(batch, backend) do
+    {:batch, loaded(batch, backend)}
+  rescue
+    error in Error ->
+      if is_map_key(error.details, :held_bytes), do: {:too_much, batch}, else: reraise(error, __STACKTRACE__)
+  end
+
+  # A batch on the device, where that is one tensor in place of its entries.
+  defp loaded(%Nx.Batch{stack: []} = batch, _backend), do: batch
+
+  defp loaded(%Nx.Batch{pad: pad, key: key} = batch, backend) do
+    load = fn _template, tensor, :ok -> {Nx.backend_copy(tensor.(), backend), :ok} end
+    {entries, :ok} = batch |> Nx.Batch.pad(0) |> Nx.LazyContainer.traverse(:ok, load)
+    [entries] |> Nx.Batch.concatenate() |> Nx.Batch.pad(pad) |> Nx.Batch.key(key)
+  end
+
+  defp loaded(container, backend) do
+    if tensor?(container) do
+      Nx.backend_copy(container, backend)
+    else
+      {loaded, :ok} = Nx.Container.traverse(container, :ok, fn part, :ok -> {loaded(part, backend), :ok} end)
+      loaded
+    end
+  end
+
+  defp tensor?(%Nx.Tensor{}), do: true
+  defp tensor?(%Complex{}), do: true
+  defp tensor?(other), do: is_number(other)
 
   defp watch(taker, loader) do
     [of_taker, of_loader] = Enum.map([taker, loader], &Process.monitor/1)

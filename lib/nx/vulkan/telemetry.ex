@@ -8,7 +8,7 @@ defmodule Nx.Vulkan.Telemetry do
   | `[:nx_vulkan, :compiler, :compile, :start]`, `.. :stop]`, `.. :exception]` | as `:telemetry.span/3` has them | `:name` of the function |
   | `[:nx_vulkan, :compiler, :run]` | `:duration` (native time units) until the call was handed to the device | `:name` of the function |
   | `[:nx_vulkan, :compiler, :run, :exception]` | `:duration` (native time units) until the call raised | `:name` of the function, `:kind` (`:error`, `:exit`, `:throw`), `:reason`, `:stacktrace` |
-  | `[:nx_vulkan, :memory, :pressure]` | `:in_use_bytes`, `:spilled_bytes`, `:reserved_bytes`, `:budget_bytes` | `:device` (its index, nil for the default one) |
+  | `[:nx_vulkan, :memory, :pressure]` | `:in_use_bytes`, `:spilled_bytes`, `:reserved_bytes`, `:budget_bytes` | `:device` (its index) |
   | `[:nx_vulkan, :memory, :reclaim]` | as above | `:device`, and the `:step` that is taken next |
   | `[:nx_vulkan, :memory, :trim]` | `:freed_bytes` | `:device` |
   | `[:nx_vulkan, :memory, :out_of_memory]` | `:size_bytes` that was asked for, where it is known | `:op`, `:details` of the `Nx.Vulkan.Error` that is raised |
@@ -21,7 +21,8 @@ defmodule Nx.Vulkan.Telemetry do
   than three quarters of the budget are in use. It comes once for each 64th of the budget that is taken then.
   `:spilled_bytes` above zero says that tensors lie in the host's memory. `:reclaim` says that an allocation has failed,
   and what is tried next: `:collect` the garbage of the process (`:collect_at_once` under a limit of its own),
-  `:collect_everywhere` that of all processes, `:allow_spill` to the host's memory, `:drop_compiled` functions. `:out_of_memory` says that all of it was not enough.
+  `:collect_everywhere` that of all processes, `:allow_spill` to the host's memory, `:drop_compiled` functions.
+  `:out_of_memory` says that all of it was not enough.
   """
 
   @doc """
@@ -79,7 +80,7 @@ defmodule Nx.Vulkan.Telemetry do
   @doc """
   Emits `[:nx_vulkan, :memory, event]` with what is in use now.
   """
-  @spec memory_in_use(:pressure | :reclaim, non_neg_integer | nil, map) :: :ok
+  @spec memory_in_use(:pressure | :reclaim, non_neg_integer, map) :: :ok
   def memory_in_use(event, device, metadata \\ %{}) do
     {:ok, usage, _owners} = Nx.Vulkan.NativeV.memory_usage(device)
     measurements = Map.take(usage, [:in_use_bytes, :spilled_bytes, :reserved_bytes, :budget_bytes])

@@ -23,6 +23,62 @@ defmodule Nx.Vulkan.TensorFile do
         }
 
   @doc """
+  A path as a binary. Raises where it is none.
+  """
+  @spec path!(term) :: String.t()
+  def path!(path) do
+    with true <- is_binary(path) or is_list(path),
+         {:ok, path} when path != "" <- chardata(path),
+         false <- String.contains?(path, <<0>>) do
+      path
+    else
+      _ -> raise ArgumentError, "expected a path, as a string without null bytes, got: #{inspect(path)}"
+    end
+  end
+
+  defp chardata(path) do
+    {:ok, IO.chardata_to_string(path)}
+  rescue
+    _no_text in [ArgumentError, UnicodeConversionError] -> :error
+  end
+
+  @doc """
+  The template of a tensor of a file. Raises where there is none of that type, shape and names, or none with elements.
+  """
+  @spec template!(term, term, term) :: Nx.Tensor.t()
+  def template!(type, shape, names) do
+    if not (is_tuple(shape) and shape |> Tuple.to_list() |> Enum.all?(&(is_integer(&1) and &1 > 0))) do
+      raise ArgumentError, "expected a shape of positive integers, such as {60_000, 784}, got: #{inspect(shape)}"
+    end
+
+    if not (names == nil or (is_list(names) and Enum.all?(names, &is_atom/1) and length(names) == tuple_size(shape))) do
+      raise ArgumentError,
+            "expected :names to be a list of atoms, one for each axis of #{inspect(shape)}, got: #{inspect(names)}"
+    end
+
+    # It checks the type.
+    Nx.template(shape, type, names: names)
+  end
+
+  @doc """
+  A backend as `Nx.from_binary/3` takes it. Raises where it is none.
+  """
+  @spec backend!(term) :: module | {module, keyword}
+  def backend!(backend) do
+    module = if match?({_module, opts} when is_list(opts), backend), do: elem(backend, 0), else: backend
+
+    if not (is_atom(module) and Code.ensure_loaded?(module) and backend?(module)) do
+      raise ArgumentError,
+            "expected :backend to be a module, or a module with its options, such as " <>
+              "{Nx.Vulkan.VulkanoBackend, device: 0}, got: #{inspect(backend)}"
+    end
+
+    backend
+  end
+
+  defp backend?(module), do: function_exported?(module, :from_binary, 3)
+
+  @doc """
   What `fun` answers, given the open file and its size in bytes. The file is closed again.
   """
   @spec read(Path.t(), atom, (:file.fd(), non_neg_integer -> {:ok, value} | {:error, reason})) ::

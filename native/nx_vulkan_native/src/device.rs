@@ -101,7 +101,7 @@ pub fn engine_of(device: Option<usize>) -> Result<Opened> {
     }
 }
 
-/// Takes what the configuration says; it counts when the device is opened.
+/// Takes what the configuration says; it counts when the device is opened, the limit for processes that are met later.
 #[rustler::nif]
 fn device_configure(
     profile: bool,
@@ -110,7 +110,9 @@ fn device_configure(
     exact_attention: bool,
     lower: Option<String>,
     time_limit_ms: Option<u64>,
+    process_limit_bytes: Option<u64>,
 ) -> Atom {
+    memory::set_limit_bytes(process_limit_bytes);
     let dump_spirv = dump_spirv.map(PathBuf::from);
     let time_limit = time_limit_ms.map(Duration::from_millis);
     *CONFIGURED.lock().unwrap_or_else(PoisonError::into_inner) =

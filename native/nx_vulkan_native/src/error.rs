@@ -3,12 +3,14 @@
 use nx_vulkan_engine::{Error, Type};
 use rustler::{Atom, Encoder, Env, Term};
 
+use crate::engines;
+
 mod atoms {
     rustler::atoms! {
         ok, error, nil, needs_compile,
         no_device, unsupported, invalid_program, invalid_argument, too_large, out_of_memory, released, stopped, device_lost, timed_out,
         bad_shader, vulkan, io, no_convergence, sweeps,
-        operands, outs, dtype, needs, reason, what, expected, got, size_bytes, limit_bytes, in_use_bytes, needed_bytes, held_bytes, budget_bytes, path, call, cause, limit_ms,
+        operands, outs, dtype, needs, reason, what, expected, got, size_bytes, limit_bytes, in_use_bytes, needed_bytes, held_bytes, budget_bytes, device, path, call, cause, limit_ms,
     }
 }
 
@@ -53,14 +55,18 @@ fn details<'a>(env: Env<'a>, error: &Error) -> Term<'a> {
             (atoms::size_bytes(), size_bytes.encode(env)),
             (atoms::in_use_bytes(), in_use_bytes.encode(env)),
             (atoms::budget_bytes(), budget_bytes.encode(env)),
+            (atoms::device(), engines::last_met().encode(env)),
         ]),
-        Error::OverBudget { needed_bytes, budget_bytes } => {
-            map(&[(atoms::needed_bytes(), needed_bytes.encode(env)), (atoms::budget_bytes(), budget_bytes.encode(env))])
-        }
+        Error::OverBudget { needed_bytes, budget_bytes } => map(&[
+            (atoms::needed_bytes(), needed_bytes.encode(env)),
+            (atoms::budget_bytes(), budget_bytes.encode(env)),
+            (atoms::device(), engines::last_met().encode(env)),
+        ]),
         Error::OverLimit { size_bytes, held_bytes, limit_bytes } => map(&[
             (atoms::size_bytes(), size_bytes.encode(env)),
             (atoms::held_bytes(), held_bytes.encode(env)),
             (atoms::limit_bytes(), limit_bytes.encode(env)),
+            (atoms::device(), engines::last_met().encode(env)),
         ]),
         Error::BadShader { path, reason } => {
             map(&[(atoms::path(), path.encode(env)), (atoms::reason(), reason.encode(env))])

@@ -2,10 +2,12 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nx_vulkan_engine::{Engine, Owner, Usage};
-use rustler::{Encoder, Env, LocalPid, Term};
+use rustler::{Atom, Encoder, Env, LocalPid, Term};
 
 use crate::engines::{self, Opened};
 use crate::{device, error};
@@ -22,6 +24,8 @@ type Key = (usize, LocalPid);
 #[derive(Default)]
 struct Owners {
     by_process: BTreeMap<Key, Arc<Owner>>,
+    /// Processes that take memory for others, and these.
+    taking_for: BTreeMap<LocalPid, LocalPid>,
     /// With so many, those of processes that have ended are forgotten.
     enough: usize,
 }
@@ -29,7 +33,16 @@ struct Owners {
 /// Fewer are never looked through for processes that have ended.
 const FEW: usize = 1024;
 
-static OWNERS: Mutex<Owners> = Mutex::new(Owners { by_process: BTreeMap::new(), enough: FEW });
+static OWNERS: Mutex<Owners> =
+    Mutex::new(Owners { by_process: BTreeMap::new(), taking_for: BTreeMap::new(), enough: FEW });
+
+/// What a process may have that sets no limit of its own; `u64::MAX` where nothing bounds it.
+static LIMIT_BYTES: AtomicU64 = AtomicU64::new(u64::MAX);
+
+/// Sets what processes may have that are met from now on.
+pub fn set_limit_bytes(limit_bytes: Option<u64>) {
+    LIMIT_BYTES.store(limit_bytes.unwrap_or(u64::MAX), Relaxed);
+}
 
 /// As many processes are known to a scheduler without a look at all of them.
 const KNOWN: usize = 8;
@@ -63,12 +76,18 @@ fn owner(env: Env, engine: Opened) -> Arc<Owner> {
 }
 
 impl Owners {
-    fn of(&mut self, env: Env, key: Key) -> Arc<Owner> {
+    fn of(&mut self, env: Env, (index, pid): Key) -> Arc<Owner> {
         if self.by_process.len() >= self.enough {
             self.by_process.retain(|(_, pid), owner| owner.bytes() > 0 || env.is_process_alive(*pid));
             self.enough = FEW.max(2 * self.by_process.len());
         }
-        Arc::clone(self.by_process.entry(key).or_default())
+        let key = (index, self.taking_for.get(&pid).copied().unwrap_or(pid));
+        let limited = || {
+            let owner = Owner::default();
+            owner.set_limit_bytes(LIMIT_BYTES.load(Relaxed));
+            Arc::new(owner)
+        };
+        Arc::clone(self.by_process.entry(key).or_insert_with(limited))
     }
 }
 
@@ -79,7 +98,7 @@ pub fn charged_again<T>(env: Env, engine: Opened, f: impl FnOnce() -> T) -> T {
 
 /// Runs `f`, where what it takes of the device's memory is the calling process'.
 pub fn charged<T>(env: Env, engine: Opened, f: impl FnOnce() -> T) -> T {
-    Owner::charged(Some(owner(env, engine)), f)
+    Owner::charged(Some(owner(env, engines::met(engine))), f)
 }
 
 /// What the memory of that device, or of the default one, is taken for, and what each process has of it and may have.
@@ -102,7 +121,8 @@ fn memory_usage<'a>(env: Env<'a>, device: Option<usize>) -> Term<'a> {
     let owners = owners();
     let all = owners.by_process.iter().filter(|((of, _), _)| *of == index);
     let listed = all.map(|((_, pid), owner)| (*pid, owner.bytes(), limit(owner)));
-    let with_some: Vec<Listed> = listed.filter(|(_, bytes, limit)| *bytes > 0 || limit.is_some()).collect();
+    let of_all = Some(LIMIT_BYTES.load(Relaxed)).filter(|&limit| limit != u64::MAX);
+    let with_some: Vec<Listed> = listed.filter(|(_, bytes, limit)| *bytes > 0 || *limit != of_all).collect();
     (atoms::ok(), map, with_some).encode(env)
 }
 
@@ -130,6 +150,16 @@ fn memory_limit<'a>(env: Env<'a>, limit_bytes: Option<u64>, device: Option<usize
         }
         Err(e) => error::encode_short(env, &e),
     }
+}
+
+/// What the calling process takes of any device's memory is that process' from now on. It has taken none before.
+#[rustler::nif]
+fn memory_owner(env: Env, pid: LocalPid) -> Atom {
+    let mut owners = owners();
+    let owner = owners.taking_for.get(&pid).copied().unwrap_or(pid);
+    owners.taking_for.retain(|taking, _| env.is_process_alive(*taking));
+    owners.taking_for.insert(env.pid(), owner);
+    atoms::ok()
 }
 
 /// Lets the calling process spill memory of any device to the host's, after the garbage of all was collected. Answers

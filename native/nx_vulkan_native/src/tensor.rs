@@ -97,11 +97,13 @@ impl TensorRef {
 }
 
 fn resource_of(term: Term) -> Result<ResourceArc<TensorRef>> {
-    term.decode().map_err(|_| Error::InvalidArgument {
+    let reference: ResourceArc<TensorRef> = term.decode().map_err(|_| Error::InvalidArgument {
         what: "tensor",
         expected: "a reference to a tensor".to_string(),
         got: format!("{term:?}"),
-    })
+    })?;
+    engines::met(reference.engine);
+    Ok(reference)
 }
 
 /// The reference of an operand, whose memory has to be of this engine.

@@ -618,7 +618,8 @@ defmodule Nx.Vulkan.VulkanoBackend do
   def settle({:ok, ref}, _again), do: ref
 
   def settle({:ok, ref, :pressure}, _again) do
-    Telemetry.memory_in_use(:pressure, Devices.current())
+    {device, _default?} = ref |> List.wrap() |> hd() |> Devices.of()
+    Telemetry.memory_in_use(:pressure, device)
     :erlang.garbage_collect()
     ref
   end
@@ -676,8 +677,8 @@ defmodule Nx.Vulkan.VulkanoBackend do
   end
 
   # Tries again after each step that may have freed memory.
-  defp reclaim([{name, step} | steps], error, again) do
-    Telemetry.memory_in_use(:reclaim, Devices.current(), %{step: name})
+  defp reclaim([{name, step} | steps], {:error, _kind, _op, _message, %{device: device}} = error, again) do
+    Telemetry.memory_in_use(:reclaim, device, %{step: name})
 
     if step.() do
       case again.() do

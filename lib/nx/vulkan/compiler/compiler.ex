@@ -312,7 +312,13 @@ defmodule Nx.Vulkan.Compiler do
   @spec clear_cache() :: non_neg_integer
   defdelegate clear_cache, to: Cache, as: :drop_all
 
-  defp check_call(fun, args) do
+  @doc false
+  # What libraries pass through beside these is left alone.
+  def options,
+    do: [:hooks, :cache, :device, :automatic_transfers, :devices, :max_concurrency, :precision, :raise_on, :memory]
+
+  @doc false
+  def check_call(fun, args) do
     if not is_function(fun), do: raise(ArgumentError, "expected a function, got: #{inspect(fun)}")
     if not is_list(args), do: raise(ArgumentError, "expected a list of the function's arguments, got: #{inspect(args)}")
 

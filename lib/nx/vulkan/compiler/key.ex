@@ -27,6 +27,25 @@ defmodule Nx.Vulkan.Compiler.Key do
 
   def of(key), do: {key, []}
 
+  @doc """
+  The module, name and arity of a function that captures nothing but a named one, whether it is called within its module
+  or from elsewhere; nil of others. `Nx.Defn` compiles a definition `step` as one that captures `__defn:step__`.
+  """
+  @spec definition(term) :: {module, String.t(), arity} | nil
+  def definition(function) when is_function(function) do
+    [module: module, name: name, arity: arity] = for item <- [:module, :name, :arity], do: Function.info(function, item)
+
+    case Atom.to_string(name) do
+      "-fun." <> captured -> {module, captured |> String.replace(~r"/\d+-$", "") |> defined(), arity}
+      "-" <> _anonymous -> nil
+      name -> {module, defined(name), arity}
+    end
+  end
+
+  def definition(_other), do: nil
+
+  defp defined(name), do: Regex.replace(~r/^__defn:(.+)__$/, name, "\\1")
+
   # Whether there are expressions or large binaries in a term.
   defp written?(%T{data: %Expr{}}), do: true
   defp written?(%T{data: %Nx.BinaryBackend{state: state}}), do: byte_size(state) >= @large_bytes
