@@ -35,6 +35,11 @@ defmodule Nx.Vulkan.MixProject do
 
   @version "0.1.0"
 
+  # What draws time lines: Livebook's package, and the dashboard with what it depends on.
+  @kino ["kino", "table"]
+  @dashboard ["phoenix_live_dashboard", "phoenix_live_view", "phoenix", "phoenix_html", "phoenix_template"] ++
+               ["phoenix_pubsub", "plug", "plug_crypto", "mime", "telemetry_metrics", "websock_adapter", "websock"]
+
   # What ex_doc depends on.
   @of_ex_doc ["earmark_parser", "makeup", "makeup_elixir", "makeup_erlang", "nimble_parsec"]
 
@@ -105,6 +110,8 @@ defmodule Nx.Vulkan.MixProject do
       {:telemetry, "~> 0.4 or ~> 1.0"},
       {:rustler, "~> 0.36", runtime: false},
       {:rustler_precompiled, "~> 0.8", runtime: false},
+      {:kino, "~> 0.14", optional: true},
+      {:phoenix_live_dashboard, "~> 0.8.3", optional: true},
       {:stream_data, "~> 1.1", only: :test},
       {:benchee, "~> 1.3", only: :dev, runtime: false, optional: true},
       {:ex_doc, "~> 0.38", only: :dev, runtime: false}
@@ -125,6 +132,8 @@ defmodule Nx.Vulkan.MixProject do
     ]
     |> Enum.concat(if_there(folder, ["rustler_precompiled", "castore"], runtime: false))
     |> Enum.concat(if_there(folder, ["axon", "scholar", "polaris", "nimble_options"], only: :test, runtime: false))
+    |> Enum.concat(if_there(folder, @kino, only: :test, runtime: false))
+    |> Enum.concat(if_there(folder, @dashboard, only: :test, runtime: false))
     |> Enum.concat(if_there(folder, ["ex_doc" | @of_ex_doc], only: :dev, runtime: false))
     |> Enum.map(fn {app, subfolder, opts} ->
       path = Path.join(folder, subfolder)
@@ -140,7 +149,7 @@ defmodule Nx.Vulkan.MixProject do
   end
 
   # Packages that nothing needs which is built and tested here without them: rustler_precompiled, which packages of
-  # releases take their library by, those whose own tests run on this one, and ex_doc.
+  # releases take their library by, those whose own tests run on this one, those that draw time lines, and ex_doc.
   defp if_there(folder, packages, opts) do
     if Enum.all?(packages, &File.regular?(Path.join([folder, &1, "mix.exs"]))) do
       for package <- packages, do: {String.to_atom(package), package, opts}
@@ -215,7 +224,17 @@ defmodule Nx.Vulkan.MixProject do
         V.Lora
       ],
       Sampling: [V.Chain, V.NUTS, V.NUTS.Diagnostics],
-      "Looking inside": [V.Compiler.Live, V.Profile, V.Doctor, V.Bench, V.Calibration, V.Cache],
+      "Looking inside": [
+        V.Compiler.Live,
+        V.Profile,
+        V.Timeline,
+        V.Timeline.Kino,
+        V.LiveDashboardPage,
+        V.Doctor,
+        V.Bench,
+        V.Calibration,
+        V.Cache
+      ],
       "Shaders of your own": [
         V.NativeV,
         V.Node,

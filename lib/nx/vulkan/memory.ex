@@ -30,19 +30,26 @@ defmodule Nx.Vulkan.Memory do
         in_use_bytes: usage.in_use_bytes,
         spilled_bytes: usage.spilled_bytes,
         reserved_bytes: usage.reserved_bytes,
-        kinds: %{
-          tensors: owned - captured,
-          captured: captured,
-          copies: usage.copies_bytes,
-          other: max(usage.in_use_bytes - owned - usage.copies_bytes, 0),
-          staging: usage.staging_bytes,
-          free: max(usage.reserved_bytes - usage.in_use_bytes - usage.staging_bytes, 0)
-        },
+        kinds: usage |> kinds(owners) |> Map.merge(%{tensors: owned - captured, captured: captured}),
         processes: processes(owners, opts[:top])
       }
     else
       error -> failed(error, :memory)
     end
+  end
+
+  @doc false
+  # What the pool has reserved, by what it is for; what compiled functions captured is among the tensors.
+  def kinds(usage, owners) do
+    owned = owners |> Enum.map(&elem(&1, 1)) |> Enum.sum()
+
+    %{
+      tensors: owned,
+      copies: usage.copies_bytes,
+      other: max(usage.in_use_bytes - owned - usage.copies_bytes, 0),
+      staging: usage.staging_bytes,
+      free: max(usage.reserved_bytes - usage.in_use_bytes - usage.staging_bytes, 0)
+    }
   end
 
   defp check_top(:infinity), do: :ok
@@ -58,8 +65,9 @@ defmodule Nx.Vulkan.Memory do
     for {pid, bytes, limit} <- owners, do: %{pid: pid, name: name(pid), bytes: bytes, limit_bytes: limit}
   end
 
+  @doc false
   # By what people know a process, if it has a name or a label.
-  defp name(pid) do
+  def name(pid) do
     case Process.info(pid, [:registered_name, :dictionary]) do
       [registered_name: [], dictionary: dictionary] -> dictionary[:"$process_label"]
       [registered_name: name, dictionary: _] -> name

@@ -176,6 +176,13 @@ defmodule Nx.Vulkan.NativeV do
   def profile_get(_limits, _measure, _device), do: nif_error()
 
   @doc """
+  The launches whose times were taken, of the last 65,536: the kernel, when it began by the device's clock, which has an
+  origin of its own, and how long it took. None while the device is not open. Dirty IO scheduler.
+  """
+  @spec profile_launches(device) :: {:ok, [{String.t(), non_neg_integer, non_neg_integer}]} | error
+  def profile_launches(_device), do: nif_error()
+
+  @doc """
   Measures a device for a second or two and keeps what was found in the folder of the cache, from where the next start
   of the VM reads it, see `Nx.Vulkan.Calibration`. Answers the numbers by name, the device's `:class`, its `:processors`
   and the `:path` of the file, nil where there is none. The process `told` gets `{:nx_vulkan_calibration, what, at, of}`

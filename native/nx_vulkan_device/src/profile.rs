@@ -1,6 +1,6 @@
 //! Profiles: how long kernels took on the device, and how near that is to what the device can do.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -15,6 +15,9 @@ use crate::work::Work;
 
 /// Rows that a printed profile has; the rest is summed up in one.
 const MAX_PRINTED: usize = 40;
+
+/// Launches of which is known when they ran: those that came last.
+const MAX_LAUNCHES: usize = 1 << 16;
 
 /// What a device can do at most, as measured or as its maker says.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -74,6 +77,17 @@ impl ProfileRow {
 
 fn rate(count: u64, time: Duration) -> Option<f64> {
     (count > 0 && !time.is_zero()).then(|| count as f64 / time.as_secs_f64())
+}
+
+/// One launch of a kernel, a fill or a copy.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Launch {
+    /// As [`ProfileRow::kernel`].
+    pub kernel: Arc<str>,
+    /// When it began, on the device's clock, which has an origin of its own.
+    pub start: Duration,
+    /// Time on the device.
+    pub time: Duration,
 }
 
 /// How long each kernel took. [`fmt::Display`] writes a table, the kernels that took longest first.
@@ -185,6 +199,7 @@ enum Key {
 pub struct Profiler {
     is_on: AtomicBool,
     rows: Mutex<HashMap<Key, ProfileRow>>,
+    launches: Mutex<VecDeque<(Key, Duration, Duration)>>,
     limits: Mutex<Option<Limits>>,
     unmeasured: AtomicU64,
 }
@@ -207,6 +222,7 @@ impl Profiler {
     /// Forgets what was measured.
     pub fn reset(&self) {
         lock(&self.rows).clear();
+        lock(&self.launches).clear();
         self.unmeasured.store(0, Relaxed);
     }
 
@@ -225,13 +241,14 @@ impl Profiler {
         self.unmeasured.fetch_add(1, Relaxed);
     }
 
-    /// Adds the time of one command.
-    pub fn add(&self, what: &Measured, work: Option<Work>, time: Duration) {
+    /// Adds one command, when it began and how long it took.
+    pub fn add(&self, what: &Measured, work: Option<Work>, start: Duration, time: Duration) {
         let (key, name): (Key, &dyn Fn() -> String) = match what {
             Measured::Kernel(pipeline) => (Key::Kernel(pipeline.key()), &|| pipeline.name()),
             Measured::Fill => (Key::Fill, &|| "fill".to_string()),
             Measured::Copy => (Key::Copy, &|| "copy".to_string()),
         };
+        self.keep(key, start, time);
         let mut rows = lock(&self.rows);
         let row = rows.entry(key).or_insert_with(|| ProfileRow {
             kernel: name(),
@@ -251,6 +268,24 @@ impl Profiler {
         row.read_bytes = row.read_bytes.saturating_add(work.read_bytes);
         row.written_bytes = row.written_bytes.saturating_add(work.written_bytes);
         row.flops = row.flops.zip(work.flops).map(|(a, b)| a.saturating_add(b));
+    }
+
+    fn keep(&self, key: Key, start: Duration, time: Duration) {
+        let mut launches = lock(&self.launches);
+        if launches.len() == MAX_LAUNCHES {
+            launches.pop_front();
+        }
+        launches.push_back((key, start, time));
+    }
+
+    /// The launches measured so far, as many as are kept.
+    pub fn launches(&self) -> Vec<Launch> {
+        let names: HashMap<Key, Arc<str>> =
+            lock(&self.rows).iter().map(|(&key, row)| (key, Arc::from(row.kernel.as_str()))).collect();
+        let named = |&(key, start, time): &(Key, Duration, Duration)| {
+            names.get(&key).map(|kernel| Launch { kernel: Arc::clone(kernel), start, time })
+        };
+        lock(&self.launches).iter().filter_map(named).collect()
     }
 
     /// What was measured so far on that device.
@@ -282,6 +317,22 @@ mod tests {
             flops,
             statistics: None,
         }
+    }
+
+    #[test]
+    fn the_launches_that_came_last_are_kept() {
+        let profiler = Profiler::default();
+        let at = |i: usize| Duration::from_nanos(i as u64);
+        for i in 0..MAX_LAUNCHES + 2 {
+            let what = if i % 2 == 0 { Measured::Fill } else { Measured::Copy };
+            profiler.add(&what, None, at(i), at(1));
+        }
+        let launches = profiler.launches();
+        assert_eq!(launches.len(), MAX_LAUNCHES);
+        assert_eq!(launches[0], Launch { kernel: Arc::from("fill"), start: at(2), time: at(1) });
+        assert_eq!(&*launches[MAX_LAUNCHES - 1].kernel, "copy");
+        profiler.reset();
+        assert!(profiler.launches().is_empty());
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! Times of kernels, on the device of an index or on the default one.
 
-use nx_vulkan_engine::profile::{Profile, ProfileRow};
+use std::collections::HashMap;
+use std::time::Duration;
+
+use nx_vulkan_engine::profile::{Launch, Profile, ProfileRow};
 use nx_vulkan_engine::{Engine, Limits, Result};
 use rustler::{Encoder, Env, Term};
 
@@ -64,6 +67,27 @@ fn profile_get<'a>(env: Env<'a>, limits: Option<(f64, f64)>, measures: bool, dev
     }
 }
 
+/// The launches whose times were taken, as `{kernel, start_ns, time_ns}`; none while the device is not open.
+#[rustler::nif(schedule = "DirtyIo")]
+fn profile_launches<'a>(env: Env<'a>, device: Option<usize>) -> Term<'a> {
+    let Some(engine) = engines::of(device) else { return (atoms::ok(), Vec::<Term>::new()).encode(env) };
+    let launches = match engine.launches() {
+        Ok(launches) => launches,
+        Err(e) => return error::encode(env, atoms::nil().to_term(env), &e),
+    };
+    // One text for all launches of a kernel.
+    let mut names: HashMap<*const u8, Term<'a>> = HashMap::new();
+    let listed = launches.iter().map(|Launch { kernel, start, time }| {
+        let name = *names.entry(kernel.as_ptr()).or_insert_with(|| (**kernel).encode(env));
+        (name, ns(*start), ns(*time))
+    });
+    (atoms::ok(), listed.collect::<Vec<_>>()).encode(env)
+}
+
+fn ns(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
 fn encode<'a>(env: Env<'a>, profile: &Profile) -> Term<'a> {
     let map =
         |pairs: &[(rustler::Atom, Term<'a>)]| Term::map_from_pairs(env, pairs).unwrap_or_else(|_| Term::map_new(env));
@@ -71,7 +95,7 @@ fn encode<'a>(env: Env<'a>, profile: &Profile) -> Term<'a> {
         map(&[
             (atoms::kernel(), row.kernel.encode(env)),
             (atoms::calls(), row.calls.encode(env)),
-            (atoms::time_ns(), u64::try_from(row.time.as_nanos()).unwrap_or(u64::MAX).encode(env)),
+            (atoms::time_ns(), ns(row.time).encode(env)),
             (atoms::read_bytes(), row.read_bytes.encode(env)),
             (atoms::written_bytes(), row.written_bytes.encode(env)),
             (atoms::flops(), row.flops.encode(env)),

@@ -91,11 +91,8 @@ impl Queries {
         let mask = u64::MAX >> (u64::BITS - caps.timestamp_valid_bits.clamp(1, u64::BITS));
         for ((what, work), pair) in marks.iter().zip(ticks.as_chunks::<2>().0) {
             let passed = pair[1].wrapping_sub(pair[0]) & mask;
-            profiler.add(
-                what,
-                *work,
-                Duration::from_secs_f64(passed as f64 * f64::from(caps.timestamp_period_ns) * 1e-9),
-            );
+            let time = |ticks: u64| Duration::from_secs_f64(ticks as f64 * f64::from(caps.timestamp_period_ns) * 1e-9);
+            profiler.add(what, *work, time(pair[0] & mask), time(passed));
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 mod limits;
 
-pub use nx_vulkan_device::profile::{Limits, Profile, ProfileRow};
+pub use nx_vulkan_device::profile::{Launch, Limits, Profile, ProfileRow};
 
 use crate::{Engine, Error, Result};
 
@@ -61,6 +61,15 @@ impl Engine {
     pub fn profile(&self) -> Result<Profile> {
         self.stream().collect_profile()?;
         Ok(self.stream().profiler().profile(self.info()))
+    }
+
+    /// When each of the launches ran whose times were taken, of the last 65,536. Waits for the device.
+    ///
+    /// # Errors
+    /// The sticky error of a failed submission.
+    pub fn launches(&self) -> Result<Vec<Launch>> {
+        self.stream().collect_profile()?;
+        Ok(self.stream().profiler().launches())
     }
 
     /// Forgets the times taken so far. Waits for the device.
