@@ -83,10 +83,13 @@ defmodule Bumblebee do
   def apply_tokenizer(%module{} = tokenizer, texts), do: module.apply(tokenizer, texts)
 
   # Bumblebee's own, of local files: its main module under another name, which is this one's.
-  def load_model(repository, options) do
+  def load_model(repository, options), do: call_original(:load_model, [repository, options])
+  def load_spec(repository, options), do: call_original(:load_spec, [repository, options])
+
+  defp call_original(function, arguments) do
     compile(~w(conversion/pytorch_params))
     :global.trans({__MODULE__.Original, self()}, fn -> original() end, [node()])
-    apply(__MODULE__.Original, :load_model, [repository, options])
+    apply(__MODULE__.Original, function, arguments)
   end
 
   defp original do

@@ -735,6 +735,90 @@ defmodule Nx.Vulkan.Models.PretrainedTest do
     assert error.message =~ Path.join(folder, "config.json")
   end
 
+  test "sizes of config.json that the files have no room for are told before anything begins", %{tmp_dir: folder} do
+    quantize = fn _layer, values -> Quantized.quantize(values, {:affine, 4, 64}) end
+    example = example(:llama)
+    safetensors(folder, example, quantize, @mlx)
+    path = Path.join(folder, "config.json")
+    {large, huge} = {10 ** 9, 10 ** 12}
+
+    for {key, field} <- [
+          {"hidden_size", "hidden_size"},
+          {"intermediate_size", "intermediate_size"},
+          {"vocab_size", "vocab_size"},
+          {"head_dim", "attention_head_size"},
+          {"max_position_embeddings", "max_positions"}
+        ] do
+      File.write!(path, JSON.encode!(Map.put(config(:llama, example.spec, @mlx), key, huge)))
+      assert {:error, %Error{kind: :bad_file} = error} = Pretrained.load_model(folder)
+      assert error.message =~ "#{path}: #{field}: expected 2147483647 at most, got: #{huge}"
+    end
+
+    for {key, field, message} <- [
+          {"hidden_size", "hidden_size", "the model would have"},
+          {"intermediate_size", "intermediate_size", "of shape {"},
+          {"vocab_size", "vocab_size", "embedder.token_embedding.kernel of shape {#{large}, 256}"},
+          {"head_dim", "sizes", "#{4 * large}"},
+          {"num_hidden_layers", "num_hidden_layers", "expected 1024 at most of files of 21 tensors, got: #{large}"}
+        ] do
+      File.write!(path, JSON.encode!(Map.put(config(:llama, example.spec, @mlx), key, large)))
+      assert {:error, %Error{kind: :bad_file} = error} = Pretrained.load_model(folder)
+      assert error.message =~ "#{path}: #{field}: "
+      assert error.message =~ message
+      assert %{path: ^path, field: ^field} = error.details
+    end
+
+    # Lists and what is further in count, too, and a specification is held against the files as well.
+    nested = %{"text_config" => %{"depths" => [2, -huge]}}
+    File.write!(path, JSON.encode!(Map.merge(config(:llama, example.spec, @mlx), nested)))
+    assert {:error, %Error{details: %{field: "depths"}}} = Pretrained.load_model(folder)
+    File.write!(path, JSON.encode!(config(:llama, example.spec, @mlx)))
+
+    for opts <- [[spec_overrides: [vocab_size: large]], [spec: %{example.spec | vocab_size: large}]] do
+      assert {:error, %Error{details: %{field: "vocab_size"}}} = Pretrained.load_model(folder, opts)
+    end
+
+    assert {:ok, loaded} = Pretrained.load_model(folder, spec_overrides: [num_blocks: 1])
+    assert loaded.spec.num_blocks == 1
+  end
+
+  test "no configuration takes more than the files have room for", %{tmp_dir: folder} do
+    quantize = fn _layer, values -> Quantized.quantize(values, {:affine, 4, 64}) end
+    example = example(:llama)
+    safetensors(folder, example, quantize, @mlx)
+    config = config(:llama, example.spec, @mlx)
+    keys = config |> Map.keys() |> Enum.filter(&is_integer(config[&1]))
+    values = [0, 1, 3, 7, 1000, 2 ** 31, 2 ** 63, 10 ** 24, -1, -(10 ** 12), 1.5, 1.0e300, nil, "256", [], %{}, true]
+
+    answers =
+      for _ <- 1..40 do
+        damage = for key <- Enum.take_random(keys, Enum.random(1..2)), into: %{}, do: {key, Enum.random(values)}
+        File.write!(Path.join(folder, "config.json"), JSON.encode!(Map.merge(config, damage)))
+
+        # A process that would take a gigabyte is ended.
+        task =
+          Task.async(fn ->
+            Process.flag(:max_heap_size, %{
+              size: 2 ** 27,
+              kill: true,
+              error_logger: false,
+              include_shared_binaries: true
+            })
+
+            try do
+              elem(Pretrained.load_model(folder, backend: Nx.BinaryBackend), 0)
+            rescue
+              _ -> :raised
+            end
+          end)
+
+        assert {:ok, answer} = Task.yield(task, 60_000) || Task.shutdown(task, :brutal_kill), inspect(damage)
+        answer
+      end
+
+    assert :error in answers
+  end
+
   test "a damaged file is told, and nothing is left behind", %{tmp_dir: folder} do
     quantize = fn _layer, values -> Quantized.quantize(values, {:affine, 4, 64}) end
     safetensors(folder, example(:llama), quantize, @mlx)

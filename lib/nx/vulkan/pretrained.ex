@@ -13,7 +13,7 @@ defmodule Nx.Vulkan.Pretrained do
   """
 
   alias Nx.Vulkan.{Checkpoint, Error, GGUF, PackedLayers, Quantized, Safetensors, TensorFile, WholeFile}
-  alias Nx.Vulkan.Pretrained.{Asked, Deferred, GGUFModel}
+  alias Nx.Vulkan.Pretrained.{Asked, Bounds, Deferred, GGUFModel}
 
   @of_bumblebee [:spec, :spec_overrides, :module, :architecture, :log_params_diff, :type]
 
@@ -31,8 +31,9 @@ defmodule Nx.Vulkan.Pretrained do
   Bumblebee's own mapping of parameters says which tensor belongs to which layer. Tensors are read one by one, and each
   that no layer wants is not read at all. A quantised weight that Bumblebee takes apart, or that belongs to another kind
   of layer, becomes its values. Parameters that the files lack, or have in another shape, begin at random, and are
-  logged, as Bumblebee has it; but a quantised weight of another shape is an error, and so are a matrix of integers of no
-  known format, and all of a GGUF file whose shape is not that of its metadata, and a block that lacks a weight.
+  logged, as Bumblebee has it; but a quantised weight of another shape is an error, and so are a matrix of integers of
+  no known format, and all of a GGUF file whose shape is not that of its metadata, and a block that lacks a weight. So
+  is a model of more than four times as many parameters as the files of a folder have, before anything is begun.
 
   ## Options
 
@@ -55,9 +56,7 @@ defmodule Nx.Vulkan.Pretrained do
   def load_model(path, opts \\ []) do
     opts = Keyword.validate!(opts, [:backend, :quantization] ++ @of_bumblebee)
 
-    for module <- [Module.concat(["Axon"]), bumblebee()], not Code.ensure_loaded?(module) do
-      raise ArgumentError, "expected #{inspect(module)} to be there: add bumblebee to the dependencies of the project"
-    end
+    there!([Module.concat(["Axon"]), bumblebee()])
 
     with_backend(opts[:backend], fn ->
       cond do
@@ -82,6 +81,12 @@ defmodule Nx.Vulkan.Pretrained do
     end
   end
 
+  defp there!(modules) do
+    for module <- modules, not Code.ensure_loaded?(module) do
+      raise ArgumentError, "expected #{inspect(module)} to be there: add bumblebee to the dependencies of the project"
+    end
+  end
+
   defp not_a_folder(path) do
     "expected a GGUF file, or the folder of a model's config.json and safetensors, got a file of the latter: #{path}"
   end
@@ -90,8 +95,12 @@ defmodule Nx.Vulkan.Pretrained do
   defp with_backend(backend, fun), do: Nx.with_default_backend(backend, fun)
 
   defp from_safetensors(folder, opts) do
-    with :ok <- configured(folder, opts[:spec]),
-         {:ok, file} <- Safetensors.open(folder, Keyword.take(opts, [:quantization])) do
+    config = Path.join(folder, "config.json")
+
+    with :ok <- configured(config, opts[:spec]),
+         {:ok, file} <- Safetensors.open(folder, Keyword.take(opts, [:quantization])),
+         {:ok, spec} <- spec(folder, config, file, opts),
+         :ok <- Bounds.parameters(config, bumblebee().build_model(spec), spec, file.tensors) do
       asked = for info <- file.tensors, do: Asked.new(info, fn -> read(Safetensors.tensor(file, info.name)) end)
 
       # Each file's own: a weight lies in that of its first part.
@@ -99,15 +108,28 @@ defmodule Nx.Vulkan.Pretrained do
         for %{info: info} = one <- asked, Safetensors.path(info) == path, into: %{}, do: {info.name, one}
       end
 
+      opts = opts |> Keyword.delete(:spec_overrides) |> Keyword.put(:spec, spec)
       load(folder, reader, opts, fn params -> all_fit!(asked, params) end)
     end
   end
 
-  defp configured(_folder, spec) when spec != nil, do: :ok
+  # That of the options, or of a configuration.
+  defp spec(folder, config, file, opts) do
+    given = opts[:spec]
 
-  defp configured(folder, nil) do
-    path = Path.join(folder, "config.json")
+    with {:ok, spec} <- if(given, do: {:ok, given}, else: configuration(folder, config, file, opts)) do
+      {:ok, if(overrides = opts[:spec_overrides], do: bumblebee().configure(spec, overrides), else: spec)}
+    end
+  end
 
+  defp configuration(folder, config, file, opts) do
+    with :ok <- Bounds.layers(config, file.tensors),
+         do: bumblebee().load_spec({:local, folder}, Keyword.take(opts, [:module, :architecture]))
+  end
+
+  defp configured(_path, spec) when spec != nil, do: :ok
+
+  defp configured(path, nil) do
     with {:error, reason} <- File.stat(path),
          do: {:error, TensorFile.io_error(path, :safetensors, "open", reason)},
          else: (_ -> :ok)
@@ -139,16 +161,22 @@ defmodule Nx.Vulkan.Pretrained do
         end
       end
 
-      folder = Path.join(System.tmp_dir!(), "nx_vulkan-#{WholeFile.unique()}")
-      File.mkdir_p!(folder)
-
-      try do
-        File.write!(Path.join(folder, "config.json"), JSON.encode!(config))
-        File.write!(Path.join(folder, "model.safetensors"), "")
+      in_folder(%{"config.json" => JSON.encode!(config), "model.safetensors" => ""}, fn folder ->
         load(folder, reader, opts, fn _params -> :ok end)
-      after
-        File.rm_rf!(folder)
-      end
+      end)
+    end
+  end
+
+  # What `fun` answers of a folder of these files, which is removed again.
+  defp in_folder(files, fun) do
+    folder = Path.join(System.tmp_dir!(), "nx_vulkan-#{WholeFile.unique()}")
+    File.mkdir_p!(folder)
+
+    try do
+      for {name, content} <- files, do: File.write!(Path.join(folder, name), content)
+      fun.(folder)
+    after
+      File.rm_rf!(folder)
     end
   end
 
