@@ -86,6 +86,12 @@ defmodule Bumblebee do
   def load_model(repository, options), do: call_original(:load_model, [repository, options])
   def load_spec(repository, options), do: call_original(:load_spec, [repository, options])
 
+  # Where the package tokenizers is there.
+  def load_tokenizer(repository, options) do
+    compile(~w(text/pre_trained_tokenizer))
+    call_original(:load_tokenizer, [repository, options])
+  end
+
   defp call_original(function, arguments) do
     compile(~w(conversion/pytorch_params))
     :global.trans({__MODULE__.Original, self()}, fn -> original() end, [node()])

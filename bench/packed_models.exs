@@ -1,6 +1,6 @@
-# Measures models that Nx.Vulkan.Pretrained loads from GGUF files: a Llama of the shape of Llama 3 8B and one of 1 billion
-# parameters, in Q4_K and Q6_K as files called Q4_K_M have them, beside the smaller one in bf16. Weights are random.
-# Prints a Markdown table.
+# Measures models that Nx.Vulkan.Pretrained loads from GGUF files: a Llama of the shape of Llama 3 8B and one of 1
+# billion parameters, in Q4_K and Q6_K as files called Q4_K_M have them, beside the smaller one in bf16. Weights are
+# random. Prints a Markdown table.
 #
 #     MIX_ENV=test mix run bench/packed_models.exs [small] [profile] [ROWS ...]
 #

@@ -324,6 +324,38 @@ defmodule Nx.Vulkan.Models.PretrainedTest do
     assert_same(loaded, rounded)
   end
 
+  # Bumblebee depends on it, and it is not among the checkouts: ERL_LIBS can name a built one.
+  @tokenizers Module.concat(["Tokenizers", "Tokenizer"])
+
+  test "GGUF: the tokenizer of the file, by the package tokenizers", %{tmp_dir: folder} do
+    path = Path.join(folder, "model.gguf")
+
+    metadata = %{
+      "general.architecture" => "llama",
+      "tokenizer.ggml.model" => "gpt2",
+      "tokenizer.ggml.pre" => "llama-bpe",
+      "tokenizer.ggml.tokens" => ~w(a b c Ġ ab abc <|begin|> <|end|>),
+      "tokenizer.ggml.merges" => ["a b", "ab c"],
+      "tokenizer.ggml.token_type" => [1, 1, 1, 1, 1, 1, 3, 3],
+      "tokenizer.ggml.bos_token_id" => 6,
+      "tokenizer.ggml.eos_token_id" => 7
+    }
+
+    :ok = GGUF.write(path, metadata, [])
+
+    if Code.ensure_loaded?(@tokenizers) do
+      {:ok, tokenizer} = Pretrained.load_tokenizer(path)
+      inputs = Bumblebee.apply_tokenizer(tokenizer, ["abc ab<|end|>", "c"])
+      assert Nx.to_list(inputs["input_ids"]) == [[6, 5, 3, 4, 7], [6, 2, 7, 7, 7]]
+      assert Nx.to_list(inputs["attention_mask"]) == [[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]]
+      assert tokenizer.__struct__.decode(tokenizer, [6, 5, 3, 4, 7]) == "abc ab"
+      assert {:error, %Error{kind: :io}} = Pretrained.load_tokenizer(path <> "s")
+    else
+      message = ~r/expected Tokenizers.Tokenizer to be there: add bumblebee to the dependencies/
+      assert_raise ArgumentError, message, fn -> Pretrained.load_tokenizer(path) end
+    end
+  end
+
   test "GGUF: what can't be loaded", %{tmp_dir: folder} do
     path = Path.join(folder, "model.gguf")
 

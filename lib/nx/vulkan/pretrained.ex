@@ -9,11 +9,11 @@ defmodule Nx.Vulkan.Pretrained do
   generation, `Axon.predict/3` and `Nx.Vulkan.Lora`. Dense layers and embeddings whose weights are quantised in the file
   multiply them packed (`Nx.Vulkan.PackedLayers`).
 
-  Bumblebee and Axon have to be dependencies of the project. Tokenizers come from `Bumblebee.load_tokenizer/2`.
+  Bumblebee and Axon have to be dependencies of the project.
   """
 
   alias Nx.Vulkan.{Checkpoint, Error, GGUF, PackedLayers, Quantized, Safetensors, TensorFile, WholeFile}
-  alias Nx.Vulkan.Pretrained.{Asked, Bounds, Deferred, GGUFModel}
+  alias Nx.Vulkan.Pretrained.{Asked, Bounds, Deferred, GGUFModel, GGUFTokenizer}
 
   @of_bumblebee [:spec, :spec_overrides, :module, :architecture, :log_params_diff, :type]
 
@@ -78,6 +78,42 @@ defmodule Nx.Vulkan.Pretrained do
       {:ok, model_info} -> model_info
       {:error, %Error{} = error} -> raise error
       {:error, message} -> raise message
+    end
+  end
+
+  @doc """
+  Loads the tokenizer of a GGUF file.
+
+      {:ok, tokenizer} = Nx.Vulkan.Pretrained.load_tokenizer("Llama-3.2-1B-Instruct-Q4_K_M.gguf")
+
+  What comes is what `Bumblebee.load_tokenizer/2` gives, a `Bumblebee.Text.PreTrainedTokenizer`, made of the tables in
+  the file's metadata by the package tokenizers, which Bumblebee depends on:
+
+    * `gpt2`: pairs of bytes, with the pre-tokenizers `gpt-2`, `llama-bpe` (also `llama3`, `llama-v3`), `qwen2` and
+      `smollm`
+    * `llama`: SentencePiece with scores, as of Llama 2, Mistral and Gemma
+
+  Control tokens are special ones. Whether texts begin or end with a token of their own is what the file says, or what
+  llama.cpp has where it says nothing. A chat template is `metadata["tokenizer.chat_template"]` of
+  `Nx.Vulkan.GGUF.open/1`. Tokenizers of folders come from `Bumblebee.load_tokenizer/2`.
+
+  ## Errors
+
+  `{:error, error}` with an `Nx.Vulkan.Error` of the kind `:io` or `:bad_file` for a file that can't be read or is
+  damaged, or whose tables are missing or don't fit together, and `:unsupported` for another tokenizer or pre-tokenizer.
+  An `ArgumentError` where Bumblebee or tokenizers are missing.
+  """
+  @spec load_tokenizer(Path.t()) :: {:ok, struct} | {:error, Error.t()}
+  def load_tokenizer(path) do
+    there!([bumblebee(), Module.concat(["Tokenizers", "Tokenizer"])])
+
+    with {:ok, gguf} <- GGUF.open(path), {:ok, tokenizer} <- GGUFTokenizer.tokenizer(gguf) do
+      files = %{
+        "tokenizer.json" => JSON.encode!(tokenizer.json),
+        "tokenizer_config.json" => JSON.encode!(tokenizer.special_tokens)
+      }
+
+      in_folder(files, &bumblebee().load_tokenizer({:local, &1}, type: tokenizer.type))
     end
   end
 
