@@ -324,7 +324,7 @@ defmodule Nx.Vulkan.Models.PretrainedTest do
     assert_same(loaded, rounded)
   end
 
-  # Bumblebee depends on it, and it is not among the checkouts: ERL_LIBS can name a built one.
+  # Bumblebee depends on it, these tests do not: `elixir -pa` has it on the path, mix takes it from there.
   @tokenizers Module.concat(["Tokenizers", "Tokenizer"])
 
   test "GGUF: the tokenizer of the file, by the package tokenizers", %{tmp_dir: folder} do
