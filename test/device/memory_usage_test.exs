@@ -44,6 +44,21 @@ defmodule Nx.Vulkan.Device.MemoryUsageTest do
     assert %Error{kind: :out_of_memory, details: %{limit_bytes: @mega}} = Task.await(limited, 60_000)
   end
 
+  test "what is computed to be shared is the process' own, within its limit" do
+    task =
+      Task.async(fn ->
+        Nx.Vulkan.VulkanoBackend.put_eager(:deferred)
+        x = Nx.iota({1, 1024}, type: :f32, backend: Nx.Vulkan.VulkanoBackend)
+        Nx.backend_copy(x, Nx.BinaryBackend)
+        Nx.Vulkan.memory_limit(16_384)
+        # Not computed before it is asked for.
+        wide = x |> Nx.broadcast({8, 1024}) |> Nx.add(1)
+        assert_raise Error, fn -> Nx.to_pointer(wide, mode: :local) end
+      end)
+
+    assert %Error{kind: :out_of_memory, details: %{limit_bytes: 16_384}} = Task.await(task, 60_000)
+  end
+
   test "kinds make up what the pool has, and the device has the rest" do
     held = tensor(4)
     in_use_bytes()

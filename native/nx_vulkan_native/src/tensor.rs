@@ -321,7 +321,8 @@ fn tensor_to_binary_soon<'a>(env: Env<'a>, reference: Term<'a>, limit: Option<u6
 fn tensor_share<'a>(env: Env<'a>, reference: Term<'a>) -> Term<'a> {
     let share = || {
         let resource = resource_of(reference)?;
-        let tensor = resource.tensor(Compile::Allowed)?.share(resource.engine, resource.holder)?;
+        let share = || resource.tensor(Compile::Allowed)?.share(resource.engine, resource.holder);
+        let tensor = memory::charged(env, resource.engine, share)?;
         let answer = (atoms::ok(), tensor.address(), tensor.view().size_bytes());
         resource.replace(tensor)?;
         Ok(answer)
@@ -337,7 +338,8 @@ fn tensor_share<'a>(env: Env<'a>, reference: Term<'a>) -> Term<'a> {
 fn tensor_share_ipc<'a>(env: Env<'a>, reference: Term<'a>) -> Term<'a> {
     let share = || {
         let resource = resource_of(reference)?;
-        let (tensor, handle) = resource.tensor(Compile::Allowed)?.share_ipc(resource.engine, resource.holder)?;
+        let share = || resource.tensor(Compile::Allowed)?.share_ipc(resource.engine, resource.holder);
+        let (tensor, handle) = memory::charged(env, resource.engine, share)?;
         let size_bytes = tensor.view().size_bytes();
         resource.replace(tensor)?;
         Ok((handle, size_bytes))
@@ -399,7 +401,7 @@ fn tensor_from_address<'a>(
 fn tensor_transfer<'a>(env: Env<'a>, reference: Term<'a>, device: Option<usize>) -> Term<'a> {
     let run = || {
         let (resource, engine) = (resource_of(reference)?, device::engine_of(device)?);
-        let tensor = resource.tensor(Compile::Allowed)?;
+        let tensor = memory::charged(env, resource.engine, || resource.tensor(Compile::Allowed))?;
         match std::ptr::eq(resource.engine, engine) {
             true => Ok((engine, tensor)),
             false => Ok((engine, memory::charged(env, engine, || tensor.transferred(resource.engine, engine))?)),

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::fs::File;
 use std::sync::Arc;
+use std::thread::LocalKey;
 
 use nx_vulkan_device::memory::{
     AllocError, Buffer, DevicePool, MemoryKind, Owner, imported_buffer, part_bytes, reserved_bytes, shared_buffer,
@@ -19,6 +20,24 @@ thread_local! {
 
     /// Whether this thread's caller gives up what it holds no longer before memory is spilled.
     static ASKS_TO_SPILL: Cell<bool> = const { Cell::new(false) };
+}
+
+/// While it lives, a cell of its thread has another value.
+struct Set {
+    cell: &'static LocalKey<Cell<bool>>,
+    before: bool,
+}
+
+impl Set {
+    fn to(cell: &'static LocalKey<Cell<bool>>, value: bool) -> Set {
+        Set { cell, before: cell.replace(value) }
+    }
+}
+
+impl Drop for Set {
+    fn drop(&mut self) {
+        self.cell.set(self.before);
+    }
 }
 
 /// Blocks in use that are passed over for one that is not.
@@ -189,10 +208,8 @@ impl Engine {
 
     /// Runs `f` on a thread that must not wait: what would have to, for memory, is `NeedsCompile` instead.
     pub fn without_waiting<T>(f: impl FnOnce() -> T) -> T {
-        let before = MAY_WAIT.replace(false);
-        let result = f();
-        MAY_WAIT.set(before);
-        result
+        let _set = Set::to(&MAY_WAIT, false);
+        f()
     }
 
     fn alloc_under_pressure(&self, size_bytes: u64) -> Result<Buffer> {
@@ -210,10 +227,8 @@ impl Engine {
     /// Runs `f` for a caller who can give up what it holds no longer: memory is spilled only with leave of its
     /// [`Owner`], and is `OutOfMemory` without.
     pub fn asking_to_spill<T>(f: impl FnOnce() -> T) -> T {
-        let before = ASKS_TO_SPILL.replace(true);
-        let result = f();
-        ASKS_TO_SPILL.set(before);
-        result
+        let _set = Set::to(&ASKS_TO_SPILL, true);
+        f()
     }
 
     /// Lets an owner spill as much as owners allocate between two collections. Answers whether anything can be spilled
@@ -284,6 +299,18 @@ fn check_limit(size_bytes: u64) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_panic_leaves_a_thread_as_it_was() {
+        let panics = |run: fn(&dyn Fn())| {
+            let raise = || std::panic::resume_unwind(Box::new("no"));
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run(&raise))).is_err()
+        };
+        assert!(panics(|raise| Engine::without_waiting(raise)));
+        assert!(panics(|raise| Engine::asking_to_spill(raise)));
+        assert!(MAY_WAIT.get() && !ASKS_TO_SPILL.get());
+        assert!(!Engine::without_waiting(|| MAY_WAIT.get()) && Engine::asking_to_spill(|| ASKS_TO_SPILL.get()));
+    }
 
     #[test]
     fn what_does_not_fit_is_tried_again_after_trimming_and_waiting() {
