@@ -275,6 +275,22 @@ fn products_of_what_is_derived_run_on_any_device() {
     finish();
 }
 
+/// Keys and values of a token: products of two matrices by one vector, each of which computes its own.
+#[test]
+fn matrices_that_lie_alike_are_computed_by_their_products() {
+    for (name, least, weights) in KINDS {
+        let (depth, rows) = (least.max(64), 64);
+        let b = Builder::new();
+        let x = b.input(DType::Bf16, &[1, depth]);
+        let outs = [(), ()].map(|()| {
+            let matrix = weights(&b, [rows, depth], DType::Bf16);
+            b.dot_axes([x, matrix], [&[1], &[1]], [&[], &[]])
+        });
+        let optimized = optimize(b.finish(&outs).unwrap(), &gpu()).unwrap();
+        assert_eq!(optimized.instructions.len(), 2, "{name}: {optimized}");
+    }
+}
+
 /// Where a product takes each element more than once, or several read it, or as many bytes are read, it is stored.
 #[test]
 fn what_is_read_again_is_stored() {

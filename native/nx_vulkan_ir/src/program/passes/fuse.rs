@@ -559,6 +559,31 @@ impl<'a> Fusion<'a> {
         !self.is_too_costly(one.costly + two.costly, one.reduces.or(two.reduces).is_some())
             && one.outputs.len() + two.outputs.len() <= MAX_STORES
             && self.can_share(one, two)
+            && !one.outputs.iter().chain(two.outputs.iter()).any(|output| self.is_for_vectors(output))
+    }
+
+    /// Whether an instruction's result is a matrix that one product by few vectors alone reads, whose kernel may compute
+    /// its elements: what else is stored with it would have to be computed again.
+    fn is_for_vectors(&self, at: usize) -> bool {
+        let [user] = self.users[at].as_slice() else { return false };
+        let product = &self.program.instructions[*user];
+        // What it reads may be a view of the result.
+        let source = |operand: Operand| {
+            let mut source = self.bodies.maker(operand)?;
+            while let (true, [before]) = (source != at, self.program.instructions[source].operands.as_slice()) {
+                if !is_view(&self.program.instructions[source].op) {
+                    break;
+                }
+                source = self.bodies.maker(*before)?;
+            }
+            Some(source)
+        };
+        let ([a, b], [out]) = (product.operands.as_slice(), product.outs.as_slice()) else { return false };
+        let (Some(left), Some(right)) = (self.bodies.ty(*a), self.bodies.ty(*b)) else { return false };
+        let is_matrix = |&operand: &Operand| source(operand) == Some(at) && self.reads.get(&operand) == Some(&1);
+        let Some(place) = [*a, *b].iter().position(is_matrix) else { return false };
+        let vectors = epilogue::vectors(&product.op, [left, right], out, place);
+        vectors.is_some_and(|count| count <= self.target.derived_vectors)
     }
 
     /// Makes one group of two that may merge if one kernel can compute all of it, and nothing must run between them.
