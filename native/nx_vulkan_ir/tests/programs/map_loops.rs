@@ -631,3 +631,37 @@ impl DivideWhole for Builder {
         self.binary(Binary::Quotient, i, 2.0)
     }
 }
+
+/// Beyond the last row of what stays as it is, all iterations read the last one, or the last rows that there are.
+#[test]
+fn rows_beyond_the_end_of_a_shorter_tensor_are_its_last() {
+    for (first, shorter) in [(0, 4), (0, ROWS - 1), (3, ROWS - 9), (ROWS - 9, ROWS - 12), (ROWS - 9, ROWS - 2)] {
+        for is_slice in [false, true] {
+            let b = Builder::new();
+            let state = b.input(DType::F32, &[ROWS, 4]);
+            let short = b.input(DType::F32, &[shorter, 4]);
+            let start = b.constant(DType::S32, Scalar::Int(first.into()));
+            let last = b.while_loop(
+                &[start, state],
+                &[short],
+                |b, v| b.less(v[0], ROWS as f64),
+                |b, v| {
+                    let made = match is_slice {
+                        true => {
+                            let op = Op::Slice {
+                                starts: list([None, Some(0)]),
+                                strides: list([1, 1]),
+                                lengths: list([1, 4]),
+                            };
+                            b.push(op, &[v[2], v[0]], &ty(DType::F32, &[1, 4]))
+                        }
+                        false => row(b, v[2], v[0]),
+                    };
+                    let made = b.unary(Unary::Exp, b.reshape(made, &[4]));
+                    vec![b.add(v[0], 1.0), put(b, v[1], made, v[0])]
+                },
+            );
+            check(&b.finish(&last).unwrap(), 0);
+        }
+    }
+}

@@ -52,14 +52,15 @@ pub fn of(program: &Program, own: &[bool], count: u64) -> Result<Program> {
 }
 
 /// The program for rows that it numbers: input `number` is the row's number, which counts from `first`, or from what
-/// that input is where it is not known before. Other inputs are those of all rows; outputs have an axis in front.
+/// that input is where it is not known before, and is below `end`. Other inputs are those of all rows; outputs have an
+/// axis in front.
 ///
 /// # Errors
 /// As of [`of`].
-pub(super) fn of_rows(program: &Program, number: u32, first: Option<i64>, count: u64) -> Result<Program> {
+pub(super) fn of_rows(program: &Program, number: u32, first: Option<i64>, end: u64, count: u64) -> Result<Program> {
     fits(program, count)?;
     let first = first.map_or(First::Operand(Operand::Input(number)), First::Number);
-    let batch = Batch::new(count, first);
+    let batch = Batch { end, ..Batch::new(count, first) };
     let mut inputs: Vec<Value> = program.inputs.iter().map(|ty| batch.input(ty, false)).collect();
     if let (Some(input), Some(ty)) = (inputs.get_mut(number as usize), program.inputs.get(number as usize)) {
         *input = batch.numbers(ty);
@@ -105,6 +106,8 @@ struct Batch {
     b: Builder,
     count: u64,
     first: First,
+    /// All numbers are below it.
+    end: u64,
     /// A byte for each: whether what is added runs for it, where others take another branch or have ended their loop.
     mask: Cell<Option<Operand>>,
 }
@@ -130,7 +133,7 @@ fn unsupported<T>(op: &Op, needs: &str) -> Result<T> {
 
 impl Batch {
     fn new(count: u64, first: First) -> Batch {
-        Batch { b: Builder::new(), count, first, mask: Cell::new(None) }
+        Batch { b: Builder::new(), count, first, end: count, mask: Cell::new(None) }
     }
 
     /// A program that takes such inputs in the place of its own, for each.

@@ -37,7 +37,8 @@ impl Batch {
         value.is_number && is_same && out.elements() == 1
     }
 
-    /// What of a tensor of all lies along one axis at each one's number, if that is what the op reads.
+    /// What of a tensor of all lies along one axis at each one's number, if that is what the op reads: numbers beyond its
+    /// end read its last part.
     pub(super) fn row(&self, op: &Op, operands: &[Value], out: &Type) -> Option<Operand> {
         let &[whole, index] = operands else { return None };
         if whole.own || !index.is_number {
@@ -54,6 +55,9 @@ impl Batch {
             }
             _ => return None,
         };
+        if ty.shape[axis] < self.end {
+            return None;
+        }
         let rows = self.rows_along(whole.at, axis, &ty);
         let front: Vec<usize> = [axis].into_iter().chain((0..ty.shape.len()).filter(|&other| other != axis)).collect();
         let rows = if axis == 0 { rows } else { self.b.transpose(rows, &front) };

@@ -135,6 +135,11 @@ fn reads_row(body: &Program, instruction: &Instruction, counter: u32) -> bool {
     is_row && index != whole && is_counter(body, index, counter)
 }
 
+/// The number behind the last of so many rows from one on, which is not negative.
+fn end(first: i64, rows: u64) -> u64 {
+    first.unsigned_abs().saturating_add(rows)
+}
+
 /// Whether a value is the row of the iteration's number of an input, as it is.
 fn is_row_of(body: &Program, mut value: Operand, input: Operand, counter: u32) -> bool {
     let maker = body.makers();
@@ -156,7 +161,7 @@ impl Map {
             return Ok(None);
         }
         // A row that is put where it was read changes nothing.
-        let end = (first as u64).saturating_add(rows);
+        let end = end(first, rows);
         for (k, ty) in outs.iter().enumerate() {
             let own = Operand::Input(k as u32);
             if let Some(State::Row { value, .. }) = row_of(&body, k, counter, ty, end)
@@ -285,7 +290,7 @@ impl Map {
             State::Counter | State::Kept => Operand::Input(self.counter),
         });
         let values = super::dce::run(&Program { outputs: values.collect(), ..self.body.clone() })?;
-        let all = match batched::of_rows(&values, self.counter, first, count) {
+        let all = match batched::of_rows(&values, self.counter, first, end(self.first, self.rows), count) {
             Ok(all) => super::dce::run(&all)?,
             Err(Error::Unsupported { .. }) => return Ok(None),
             Err(error) => return Err(error),
