@@ -91,6 +91,20 @@ defmodule Nx.Vulkan.CacheTest do
     assert [%{kind: :tuning}] = Cache.entries()
   end
 
+  test "what killed processes left half written is bounded, and goes", %{tmp_dir: folder} do
+    stem = &String.replace_suffix(&1, ".bin", "")
+    old = ["#{stem.(@code)}.12-0-345.tmp", "#{@program}.12-34.tmp", "#{stem.(@pipelines)}.9-1-2.tmp"]
+    young = ["#{stem.(@program)}.13-0-345.tmp", "#{@code}.13-34.tmp"]
+    foreign = ["programs/notes.12-0-3.tmp", "shaders/#{String.duplicate("d", 64)}.tmp"]
+    write(folder, Enum.map(old, &{&1, 100_000, 50}) ++ Enum.map(young, &{&1, 10, 50}))
+    write(folder, Enum.map(foreign, &{&1, 100_000, 50}) ++ [{@code, 10, 20}])
+    assert Cache.size_bytes() == 170
+    assert {[_, _, _], []} = Cache.trim(20)
+    for name <- old, do: refute(File.exists?(Path.join(folder, name)), name)
+    for name <- [@code | young ++ foreign], do: assert(File.exists?(Path.join(folder, name)), name)
+    assert Cache.trim(20) == {[], []}
+  end
+
   test "arguments that mean nothing", %{tmp_dir: folder} do
     write(folder, [{@pipelines, 10, 3}])
 

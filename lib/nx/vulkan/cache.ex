@@ -17,6 +17,9 @@ defmodule Nx.Vulkan.Cache do
 
   @limit_bytes 512 * 1024 * 1024
 
+  # What is written under another name for longer was left there by a process that was killed.
+  @abandoned_s 3600
+
   @typedoc "What a file holds: the name of its folder."
   @type kind :: :pipelines | :programs | :shaders | :tuning | :spv
 
@@ -138,17 +141,20 @@ defmodule Nx.Vulkan.Cache do
   """
   @spec entries() :: [entry]
   def entries do
-    for {kind, name} <- kinds(), folder = folder(kind), file <- files(folder), file =~ name do
+    abandoned = System.os_time(:second) - @abandoned_s
+
+    for {kind, name} <- kinds(), folder = folder(kind), file <- files(folder), state = state(file, name) do
       path = Path.join(folder, file)
 
       with {:ok, %{type: :regular, size: size, mtime: written}} <- File.lstat(path, time: :posix),
+           true <- state == :whole or written < abandoned,
            do: %{kind: kind, path: path, size_bytes: size, written: written}
     end
     |> Enum.filter(&is_map/1)
     |> Enum.sort_by(&{&1.written, &1.path})
   end
 
-  # What a file is for, by its folder and name. Files that are being written have other names.
+  # What a file is for, by its folder and name.
   defp kinds do
     [
       pipelines: ~r/\A[0-9a-f]{4,}-[0-9a-f]{32}-[0-9a-f]{8}\.bin\z/,
@@ -158,6 +164,19 @@ defmodule Nx.Vulkan.Cache do
       spv: ~r/\A(.+-)?[0-9a-f]{64}\.(spv|comp)\z/
     ]
   end
+
+  # Whether a file is of that name, or is such a one while it is written, under another name; nil for others.
+  defp state(file, name) do
+    temporary = ~r/\A(.+?)(\.(bin|json|spv|comp))?\.\d+(-\d+)+\.tmp\z/
+
+    cond do
+      file =~ name -> :whole
+      found = Regex.run(temporary, file) -> if named?(Enum.at(found, 1), name), do: :unfinished
+      true -> nil
+    end
+  end
+
+  defp named?(stem, name), do: Enum.any?(~w(.bin .json .spv .comp), &(stem <> &1 =~ name))
 
   defp files(folder) do
     case File.ls(folder) do
