@@ -162,6 +162,23 @@ fn starts_are_clamped_for_each() {
     }
 }
 
+/// What takes one element of an axis has any stride along it.
+#[test]
+fn strides_that_are_never_taken_may_be_huge() {
+    for stride in [5, 1 << 40, i64::MAX as u64, u64::MAX] {
+        let b = Builder::new();
+        let (a, start) = (b.input(DType::F32, &[9, 3]), b.input(DType::S32, &[]));
+        let op = Op::Slice {
+            starts: [None, Some(0)].into_iter().collect(),
+            strides: [stride, 1].into_iter().collect(),
+            lengths: [4, 3].into_iter().collect(),
+        };
+        let slice = b.push(op, &[a, start], &Type::new(DType::F32, &[1, 3]));
+        let program = b.finish(&[slice]).unwrap();
+        assert_eq!(compare("slices of one", &program), 4);
+    }
+}
+
 /// Loops of which each runs as often as its own numbers say, within each other, and branches.
 #[test]
 fn loops_end_for_each_alone() {

@@ -44,7 +44,9 @@ impl Batch {
                 // What covers the axis begins at its beginning.
                 Some(start) if lengths[axis] < sizes[axis] => {
                     let (most, count) = (sizes[axis] - lengths[axis], lengths[axis].div_ceil(strides[axis]));
-                    apart.push(Apart { axis, start, most, count, stride: strides[axis] });
+                    // No step is taken from the only element.
+                    let stride = if count > 1 { strides[axis] } else { 1 };
+                    apart.push(Apart { axis, start, most, count, stride });
                 }
                 _ => {}
             }
