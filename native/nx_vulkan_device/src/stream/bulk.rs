@@ -194,6 +194,16 @@ impl<'a> Taken<'a> {
         }
         Ok(())
     }
+
+    /// Ends with an error. Where the device is not hung, what was submitted is waited for: it writes nothing after the
+    /// copy has returned, and keeps no tensor.
+    fn fail(&mut self, error: Error) -> Error {
+        if !matches!(error, Error::TimedOut { .. }) {
+            // The first error is the one to tell.
+            (0..self.lanes.len()).for_each(|lane| drop(self.wait(lane)));
+        }
+        error
+    }
 }
 
 impl Drop for Taken<'_> {
@@ -297,7 +307,7 @@ impl Stream {
         self.bulk.workers.run(others, most, &|| {
             let own = first.lock().unwrap_or_else(PoisonError::into_inner).take();
             match own.map_or_else(|| Taken::of(self, kind), Ok) {
-                Ok(mut taken) => job(&mut taken),
+                Ok(mut taken) => job(&mut taken).map_err(|e| taken.fail(e)),
                 // The thread that has the first ones does it all.
                 Err(Error::OutOfMemory { .. }) => Ok(()),
                 Err(e) => Err(e),

@@ -115,6 +115,8 @@ fn a_source_that_fails_is_an_error_and_nothing_is_left_behind() {
             let error = engine.upload_from(&buffer, 0, size as u64, &ends).unwrap_err();
             assert_eq!(error, Error::Io { path: "a source".into(), cause: "it ends".into() });
             assert!(ends.read.load(Ordering::Relaxed) > 0);
+            drop(buffer);
+            assert_eq!(engine.stats().in_use_bytes, 0, "no copy holds the tensor");
         }
         let data = bytes(3, size);
         let buffer = engine.alloc(size as u64).unwrap();
