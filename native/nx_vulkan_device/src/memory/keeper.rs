@@ -12,6 +12,9 @@ use crate::stream::Stream;
 /// What was spilled is looked at so many times as often as the rest.
 const SPILL_LOOKS: u32 = 20;
 
+/// It looks no more often than this, however short memory is kept.
+const LEAST_STEP: Duration = Duration::from_millis(1);
+
 /// All kinds but the spilled one.
 const OTHERS: [MemoryKind; MemoryKind::COUNT - 1] =
     [MemoryKind::Device, MemoryKind::Small, MemoryKind::Upload, MemoryKind::Readback, MemoryKind::Arguments];
@@ -31,7 +34,7 @@ impl Keeper {
         let told = Arc::clone(&ends);
         let look = move || {
             pool.wake_where_spilled(thread::current());
-            look_after(&pool, &stream, keeps_free / LOOKS as u32, &told);
+            look_after(&pool, &stream, steps(keeps_free), &told);
         };
         let thread = thread::Builder::new().name("nx_vulkan_memory".to_string()).spawn(look).ok();
         Keeper { ends, thread }
@@ -49,8 +52,13 @@ impl Drop for Keeper {
     }
 }
 
-fn look_after(pool: &DevicePool, stream: &Stream, step: Duration, ends: &AtomicBool) {
-    let spill_step = step / SPILL_LOOKS;
+/// The times between looks, and between those at what was spilled.
+fn steps(keeps_free: Duration) -> (Duration, Duration) {
+    let step = keeps_free / LOOKS as u32;
+    (step.max(LEAST_STEP), (step / SPILL_LOOKS).max(LEAST_STEP))
+}
+
+fn look_after(pool: &DevicePool, stream: &Stream, (step, spill_step): (Duration, Duration), ends: &AtomicBool) {
     let (mut next, mut next_spill) = (Instant::now() + step, Instant::now() + spill_step);
     while !ends.load(Ordering::Acquire) {
         let now = Instant::now();
@@ -78,5 +86,20 @@ fn tidy(pool: &DevicePool, stream: &Stream, kinds: &[MemoryKind]) {
     // who asks for anything.
     if waits {
         let _ = stream.flush();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_is_hardly_kept_leaves_time_between_looks() {
+        assert_eq!(steps(Duration::from_secs(30)), (Duration::from_secs(10), Duration::from_millis(500)));
+        for keeps_free in [Duration::ZERO, Duration::from_nanos(1), Duration::from_millis(3)] {
+            assert_eq!(steps(keeps_free), (LEAST_STEP, LEAST_STEP));
+        }
+        let (step, _) = steps(Duration::MAX);
+        assert!(Instant::now().checked_add(step).is_some());
     }
 }
