@@ -31,6 +31,15 @@ pub enum Layout {
     BoundedInner,
 }
 
+/// How a kernel reads an operand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Port {
+    /// What it takes of it.
+    pub element: Element,
+    /// Where that lies.
+    pub layout: Layout,
+}
+
 impl Layout {
     /// Whether positions may lie outside of the operand.
     pub fn is_bounded(self) -> bool {

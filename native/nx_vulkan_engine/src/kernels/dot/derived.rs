@@ -3,7 +3,7 @@
 use nx_vulkan_ir::program::step::{Ref, Step};
 use nx_vulkan_ir::program::{Binary, Elementwise};
 use nx_vulkan_ir::{DType, Result};
-use nx_vulkan_spirv::access::{self, Element, Layout};
+use nx_vulkan_spirv::access::{self, Element, Layout, Port};
 use nx_vulkan_spirv::link::Code;
 use nx_vulkan_spirv::params::{Param, ParamLayout};
 use nx_vulkan_spirv::scalar::{self, Value};
@@ -12,7 +12,6 @@ use rspirv::spirv::{Op as SpirvOp, Word};
 use smallvec::SmallVec;
 
 use super::loads::{following, groups};
-use crate::kernels::map::Port;
 
 /// How neighbours of the matrix are computed.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

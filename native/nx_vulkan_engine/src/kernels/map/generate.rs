@@ -3,7 +3,7 @@
 
 use nx_vulkan_ir::program::step::{Ref, Step};
 use nx_vulkan_ir::{CType, DType, Result};
-use nx_vulkan_spirv::access::{self, Element, Layout};
+use nx_vulkan_spirv::access::{self, Element, Layout, Port};
 use nx_vulkan_spirv::generated::{Generated, ITEMS, LOCAL_SIZE, arg};
 use nx_vulkan_spirv::library::Library;
 use nx_vulkan_spirv::link::{Code, Linker};
@@ -17,12 +17,6 @@ use rspirv::spirv::{Op as SpirvOp, Word};
 use smallvec::{SmallVec, smallvec};
 
 use crate::kernels::dot::LANES;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Port {
-    pub element: Element,
-    pub layout: Layout,
-}
 
 /// How the elements are shared out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

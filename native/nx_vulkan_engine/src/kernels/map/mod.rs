@@ -16,11 +16,12 @@ use crate::Result;
 use crate::program::ops::multiplied;
 use crate::program::step::Ref;
 
-pub use generate::{Form, Port, Sharing, Spec};
+pub use generate::{Form, Sharing, Spec};
 pub use launch::{Operand, Shapes, map, map_from, put};
 #[cfg(test)]
 pub(crate) use launch::{block_items, is_single, unrolls};
 pub(crate) use launch::{is_exact, takes_pairs};
+pub use nx_vulkan_spirv::access::Port;
 
 impl KernelSpec for Spec {
     fn name(&self) -> String {
