@@ -143,7 +143,7 @@ impl DerivedSpec {
             let dtype = dtype_of(port.element);
             let ids = match self.reads(Ref::Input(k)) {
                 true => {
-                    let places = first + self.alike.get(usize::from(k)).copied().unwrap_or(k);
+                    let places = first + self.first_alike(k);
                     code.linker.unwritten = true;
                     let loaded = self.load(code, params, [first + k, places], (*port, lies), &lanes);
                     code.linker.unwritten = false;
@@ -168,7 +168,7 @@ impl DerivedSpec {
     ) -> Result<SmallVec<[Word; 2]>> {
         let operand = first + k;
         let (address, lies) = (params.address(operand), self.lies.get(usize::from(k)));
-        let places = first + self.alike.get(usize::from(k)).copied().unwrap_or(k);
+        let places = first + self.first_alike(k);
         let is_eight = lies.is_some_and(|lies| lies.contains(&Spread::Near(8)));
         let mut words = SmallVec::new();
         for lane in lanes.iter().step_by(if is_eight { 8 } else { 4 }) {
@@ -189,6 +189,11 @@ impl DerivedSpec {
             words.extend(loaded?);
         }
         Ok(words)
+    }
+
+    /// The first operand that has the strides of operand `k`.
+    fn first_alike(&self, k: u8) -> u8 {
+        self.alike.get(usize::from(k)).copied().unwrap_or(k)
     }
 
     /// Whether a step, or the result, is this.

@@ -16,8 +16,8 @@
 // vectors: TEAMS subgroups of 32 share out the contracted elements, 128 at a time, and their sums are added up in order
 // at the end. Invocations hold matrices as dot_own.comp tells: invocation 4 g + t has of row (or vector) g, and of row
 // g + 8, eight neighbours from 8 t on of 32 along k, in pairs of which a word holds what is sooner found so: four words,
-// two for each of two matrices. The factors of the four times 32 elements are found by one invocation each. float16_t stands for bf16,
-// too, which the linker makes of it.
+// two for each of two matrices. The factors of the four times 32 elements are found by one invocation each. float16_t
+// stands for bf16, too, which the linker makes of it.
 // A sum that is no finite number is computed again element by element: a number 0 times an infinite element is none,
 // where the element of the matrix may be another one.
 // Parameters: rows m, columns n, contracted k (a multiple of 32), batches, elements of k per split (a multiple of 128),

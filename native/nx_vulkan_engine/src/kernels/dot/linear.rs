@@ -100,9 +100,7 @@ impl LinearSpec {
         };
         Some(LinearSpec { kind, scale: form.scale.map(one), offset: form.offset.map(one), numbers })
     }
-}
 
-impl LinearSpec {
     /// Whether the product by so many vectors is sooner done by units: few vectors leave them idle, so that it is what
     /// numbers take that counts, each loaded alone above all. 14336 x 4096 numbers by one and by four vectors take an
     /// H200 26 and 27 us as fields (31 and 47 element by element), 39 and 38 as bytes (54 and 80), 48 and 48 as near
